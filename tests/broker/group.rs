@@ -135,8 +135,11 @@ mod long {
     const WARM_UP: u64 = 4;
     const COMPARED: u64 = 10;
 
-    /// Sends a load of 1.3 capacities for some cycles: one client to a single partition, the others to all. Returns the
+    /// Sends a load of 1.5 capacities for some cycles: one client to a single partition, the others to all. Returns the
     /// records of each client that were appended in the compared cycles.
+    ///
+    /// Three clients want clearly more than their shares. (One that wants hardly more gets a bit more from a group than
+    /// from one instance, so that it waits hardly longer.)
     fn shares(broker: &Broker, instances: &[&'static str], scope: &str) -> BTreeMap<String, u64> {
         let rig = Rig::new(broker, scope, 2, 3, TargetTime::Append);
         let keys = format!("client_from = [\"header:client-id\"]\nscope = {scope:?}");
@@ -144,7 +147,7 @@ mod long {
         config.kafka = "delivery = \"exactly_once\"".to_owned();
         let mut running = Watermaster::start_all(&config, instances);
         let sources = rig.sources.clone();
-        let load = Load::start(broker, 1_300, move |n| match n % 10 {
+        let load = Load::start(broker, 1_500, move |n| match n % 10 {
             0..4 => Outgoing { partition: Some(0), ..Outgoing::numbered(&sources[0], n, "one") },
             client @ 4..10 => {
                 let names = ["two", "two", "two", "three", "three", "light"];

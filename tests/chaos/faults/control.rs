@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::between;
 use crate::outcome::{Effect, Outcome};
 use crate::support::broker::{Broker, Topic};
-use crate::{cluster::NODES, plan::now_ms, support::generator::Random, support::wait::let_the_fault_last, world::World};
+use crate::{
+    cluster::NODES, plan::now_ms, support::generator::Random, support::wait::let_the_fault_last, world::World,
+};
 
 /// The settings with which the program makes the topic on three brokers.
 const SETTINGS: [(&str, &str); 7] = [
@@ -32,7 +34,8 @@ fn states(world: &World) -> f64 {
     sum(world, "watermaster_group_exchange_seconds_count", &[])
 }
 
-/// Asks for all replicas in sync and kills a node that follows: the brokers refuse every write to the topic for a while.
+/// Asks for all replicas in sync and kills a node that follows: for a while, the brokers refuse every write to the
+/// topic.
 pub fn few_replicas(world: &World, random: &mut Random, _: &'static str) -> Outcome {
     let broker = Broker { bootstrap: world.plan.bootstrap.clone() };
     let mut topic = Topic { name: world.plan.control_topic(), partitions: 1, settings: SETTINGS.to_vec() };

@@ -132,7 +132,8 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome 
     let after = world.fleet.metrics(slot);
     let replaced = after.recreations() - before.recreations();
     let effect = format!(
-        "stopped {:.1}s with {}, others' rebalances +{rebalanced}, claims +{claimed}, its producers +{replaced}, back {back}",
+        "stopped {:.1}s with {}, others' rebalances +{rebalanced} and claims +{claimed}, its producers +{replaced}, \
+         back {back}",
         (ended - began) as f32 / 1000.0,
         state(&before)
     );
@@ -140,7 +141,8 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome 
     if kind == "pause_short" { outcome } else { outcome.with_partitions(before.partitions(&world.plan)) }
 }
 
-/// Starts a second process with the id of an instance. The first one has to stop: the second one took its seat.
+/// Starts a second process with the id of an instance. The first one has to stop, because the second one took its seat,
+/// or its transactional id twice.
 pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Outcome {
     let Some((slot, metrics)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
@@ -149,7 +151,7 @@ pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Out
     let began = now_ms();
     world.fleet.start(slot);
     let stopped = former.wait_end(READY_TIMEOUT);
-    let said = former.log_contains("another process took the seat");
+    let said = former.log_contains("two instances");
     drop(former);
     let ended = now_ms();
     let back = wait_ready(world, slot);

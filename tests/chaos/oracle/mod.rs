@@ -3,8 +3,8 @@
 //!
 //! The oracle shares no code with the program and reads past the proxies. Commands on standard input, one on a line:
 //! `instances N` (the number of instances that may admit records from now on), `control topic lost`, and `judge N` (the
-//! number of records known to be in the sources). The oracle reports its progress five times a second; its final report has the field
-//! `verdict`.
+//! number of records known to be in the sources). The oracle reports its progress five times a second; its final report
+//! has the field `verdict`.
 
 mod judge;
 mod kafka;

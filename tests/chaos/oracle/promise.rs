@@ -2,11 +2,12 @@
 //!
 //! All instances together admit at most the capacity in any window of one cycle, or each of them does, if it has one
 //! for itself; `tests/support/promise.rs` explains why a reader may find one more round. Here each instance may have
-//! one such round, and another one that was repeated after a fault. A round of the group is as large as one of an instance
-//! that has the whole capacity.
+//! one such round, and another one that was repeated after a fault. A round of the group is as large as one of an
+//! instance that has the whole capacity.
 //!
 //! After the control topic was lost, the group begins anew with the admissions that the commits tell. Until an instance
-//! notices the loss, it admits up to the number that it announced: all of them together, at most a quarter of the capacity.
+//! notices the loss, it admits up to the number that it announced: all of them together at most a quarter of the
+//! capacity.
 
 use super::judge::Verdict;
 use super::pass::{Pass, TopicRole};
