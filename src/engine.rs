@@ -263,7 +263,7 @@ impl<'c> Engine<'c> {
             self.publish(self.clock.now());
         }
         if let Some(group) = self.group {
-            group.leave(self.job, self.clock, self.throttle, self.link.consumer);
+            group.leave(self.job, self.clock, self.throttle, &self.link);
         }
         Ok(())
     }

@@ -27,8 +27,6 @@ pub enum Fault {
     ForeignStatesIgnored,
     /// Opens seats under transactional ids of this process only, so that no earlier owner is fenced.
     UnfencedSeats,
-    /// Does not tell the records in the window, so that a successor admits as much again.
-    WindowNotTold,
 }
 
 impl Fault {
@@ -37,7 +35,7 @@ impl Fault {
 
     /// Returns whether it is a mistake of an instance's part of the capacity, and not of delivery.
     pub fn is_of_the_group(self) -> bool {
-        matches!(self, Fault::ForeignStatesIgnored | Fault::UnfencedSeats | Fault::WindowNotTold)
+        matches!(self, Fault::ForeignStatesIgnored | Fault::UnfencedSeats)
     }
 
     /// Returns the name in `WATERMASTER_PLANT` and `scripts/chaos --plants`.

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::{sync::Arc, thread, time::Duration};
 
 use tracing::{info, warn};
+use watermaster_core::delivery::Kafka as _;
 use watermaster_core::group::ledger::LastState;
 use watermaster_core::group::member::{Member, MemberState};
 use watermaster_core::group::state::{StateKind, Terms};
@@ -98,7 +99,7 @@ impl GroupMember {
         if !self.reopen(job, clock)? {
             return Ok(());
         }
-        let looked = self.drive(job, clock, throttle, link.consumer)?;
+        let looked = self.drive(job, clock, throttle, link)?;
         if self.driver.member().is_replaced() {
             let (service, instance_id) = (job.service.name.clone(), job.kafka.instance_id.clone());
             return Err(StopCause::SeatTaken { service, instance_id });
@@ -111,12 +112,14 @@ impl GroupMember {
     }
 
     /// Returns whether the member looked.
-    fn drive(
-        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
-    ) -> Result<bool, StopCause> {
+    fn drive(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>) -> Result<bool, StopCause> {
         let Some(log) = &mut self.log else { return Ok(false) };
         let capacity = self.driver.member().params().capacity;
-        let memory = || recent_admissions(&job.service.name, consumer, capacity);
+        // The brokers do not tell the commits while the own transaction, which is about to commit them, is open.
+        let memory = || {
+            let is_free = !link.in_transaction();
+            is_free.then(|| recent_admissions(&job.service.name, link.consumer, capacity))
+        };
         match self.driver.serve(|| clock.clocks(), throttle, log, memory) {
             Err(error) if error.passes_by() => {
                 warn!(service = job.service.name, "opening the control log again: {error}");
@@ -294,11 +297,11 @@ impl GroupMember {
     }
 
     /// Leaves the group, and waits until the others can know.
-    pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer) {
+    pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>) {
         let until = clock.now() + LEAVE_TIMEOUT;
         self.driver.leave();
         while self.log.is_some() && !self.driver.member().has_left() && clock.now() < until {
-            if let Err(error) = self.drive(job, clock, throttle, consumer) {
+            if let Err(error) = self.drive(job, clock, throttle, link) {
                 warn!(service = job.service.name, "leaving the group: {error}");
                 return;
             }

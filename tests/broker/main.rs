@@ -19,6 +19,7 @@ mod fidelity;
 mod group;
 mod group_configurations;
 mod group_protocol;
+mod group_restarts;
 mod harness;
 mod latency;
 mod load;

@@ -82,7 +82,7 @@ fn a_control_topic_that_a_group_can_not_trust_is_refused() {
     let (code, said) = check(&grouped(&new));
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("does not exist: it is made at the start"), "{said}");
-    ensure_topic(&kafka(&broker, 0), &new, None, DRAIN_TIMEOUT).expect("the topic is made");
+    ensure_topic(&kafka(&broker, 0), &new, "", None, DRAIN_TIMEOUT).expect("the topic is made");
     let (code, said) = check(&grouped(&new));
     assert!(code == Some(0) && !said.contains(&new), "{said}");
 

@@ -16,6 +16,9 @@ const CAMPAIGN_CAPACITY_PERCENT: u64 = 85;
 const CAMPAIGN_CYCLE_MS: u64 = 10_000;
 const CAMPAIGN_COMMIT_INTERVAL_MS: u64 = 100;
 
+/// The silence after which an instance's part of the capacity is claimed. Some pauses are shorter, most are longer.
+const SILENCE_MS: u64 = 3_000;
+
 pub const USAGE: &str = "\
 Usage: scripts/chaos [OPTION]...
 
@@ -197,7 +200,7 @@ impl Args {
             commit_interval_ms,
             session_ms: self.timeouts_ms().0,
             transaction_ms: self.timeouts_ms().1,
-            lease_ms: self.timeouts_ms().0.max(3_000),
+            silence_ms: SILENCE_MS,
             steady: self.campaign,
             pace: self.pace,
             compaction_lag_ms: if self.short { 15_000 } else { 30_000 },

@@ -44,6 +44,24 @@ pub struct Fleet {
     environment: Vec<(String, String)>,
 }
 
+/// A process without a slot. It is killed when it is dropped.
+pub struct Detached {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Detached {
+    /// Waits until the process ends by itself.
+    pub fn wait_end(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        wait(&mut self.process, timeout)
+    }
+
+    /// Tells whether the log contains this text.
+    pub fn log_contains(&self, text: &str) -> bool {
+        fs::read_to_string(&self.log).is_ok_and(|log| log.contains(text))
+    }
+}
+
 /// An answer of `/metrics`.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(String);
@@ -156,7 +174,7 @@ impl Fleet {
                 ("capacity", &plan.start_capacity().to_string()),
                 ("cycle_ms", &plan.cycle_ms.to_string()),
                 ("scope", if plan.grouped { "group" } else { "instance" }),
-                ("lease_ms", &plan.lease_ms.to_string()),
+                ("silence_ms", &plan.silence_ms.to_string()),
                 ("mode", if plan.mode == Mode::Shape { "shape" } else { "reject" }),
             ],
         );
@@ -169,6 +187,12 @@ impl Fleet {
             text += &format!("[[service.source]]\ntopic = \"{}\"\n", source.name);
         }
         text
+    }
+
+    /// Takes the process out of its slot, so that another one can be started beside it.
+    pub fn detach(&self, number: usize) -> Option<Detached> {
+        let mut slot = self.slot(number);
+        slot.process.take().map(|process| Detached { process, log: slot.log.clone() })
     }
 
     /// Returns the file in which an instance finds the step at which to end itself.
@@ -285,15 +309,12 @@ impl Fleet {
         slot.seen.clone()
     }
 
-    /// Returns the sum of a metric over all instances that answer, and the time that all answers took. An instance that
-    /// was frozen still answers with its state from before, so it is left out for a while.
-    pub fn sum_now(&self, name: &str) -> (f64, Duration) {
-        let began = Instant::now();
+    /// Returns the metrics of all instances that answer. An instance that was frozen still answers with its state from
+    /// before, so it is left out for a while.
+    pub fn current_metrics(&self) -> BTreeMap<usize, Metrics> {
         let is_stale = |slot: &usize| self.slot(*slot).thawed.is_some_and(|at| at.elapsed() < STALE_TIME);
         let current = self.running().into_iter().filter(|slot| !is_stale(slot));
-        let answers = current.filter_map(|slot| self.get(slot, "/metrics"));
-        let sum = answers.map(|(_, text)| Metrics(text).sum(name, &[])).sum();
-        (sum, began.elapsed())
+        current.filter_map(|slot| Some((slot, Metrics(self.get(slot, "/metrics")?.1)))).collect()
     }
 
     /// Returns the metrics of all running instances, by slot.

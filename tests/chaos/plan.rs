@@ -48,8 +48,8 @@ pub struct Plan {
     /// `session.timeout.ms` and `transaction.timeout.ms` of the instances. Some faults are shorter, some longer.
     pub session_ms: u64,
     pub transaction_ms: u64,
-    /// The time for which an instance admits records without an answer from the control topic.
-    pub lease_ms: u64,
+    /// `group_silence`: after that, other instances claim an instance's part of the capacity.
+    pub silence_ms: u64,
     /// Pace moves the limit up to the capacity, by what the consumer group behind the target commits.
     pub pace: bool,
     /// The load is constant, and one client sends to one partition only.
@@ -98,6 +98,12 @@ impl Plan {
     /// The capacity with which the instances start. The promise is the capacity, in any case.
     pub fn start_capacity(&self) -> u64 {
         if self.pace { self.capacity / 2 } else { self.capacity }
+    }
+
+    /// The default of `group_ahead_time`: the time for which an instance admits records without an answer from the
+    /// control topic.
+    pub fn ahead_time_ms(&self) -> u64 {
+        (3 * self.cycle_ms).clamp(3_000, 30_000)
     }
 
     /// The topic through which the instances share one capacity.

@@ -203,8 +203,9 @@ impl World {
         let mut summed = Instant::now();
         while self.watching.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(200));
-            if summed.elapsed() > SUM_INTERVAL {
+            if summed.elapsed() > SUM_INTERVAL && self.plan.grouped {
                 self.check_sum_of_windows();
+                self.check_circulating();
                 summed = Instant::now();
             }
             let running = self.fleet.running().len();
@@ -228,12 +229,28 @@ impl World {
     /// are asked one after the other, and each answers with a state that may be a second old, so that a part of the
     /// capacity that moves meanwhile is seen twice.
     fn check_sum_of_windows(&self) {
-        let (sum, took) = self.fleet.sum_now("watermaster_window_admitted_units");
-        let moved = (took.as_millis() as u64 + MAX_SNAPSHOT_AGE_MS) as f64 / self.plan.cycle_ms as f64;
+        let asked = Instant::now();
+        let metrics = self.fleet.current_metrics();
+        let sum: f64 = metrics.values().map(|metrics| metrics.sum("watermaster_window_admitted_units", &[])).sum();
+        let moved = (asked.elapsed().as_millis() as u64 + MAX_SNAPSHOT_AGE_MS) as f64 / self.plan.cycle_ms as f64;
         let allowed = self.plan.capacity as f64 * (1.0 + moved);
-        if self.plan.grouped && sum > allowed {
+        if sum > allowed {
             self.journal
                 .anomaly("promise", format!("{sum} records in the windows of all instances, {allowed} allowed"));
+        }
+    }
+
+    /// Checks that no instance ever knows of more than the capacity: all holds, and all moves on their way.
+    fn check_circulating(&self) {
+        let path = format!("/v1/services/{}/group", self.plan.service);
+        for slot in self.fleet.running() {
+            let metrics = self.fleet.metrics(slot).sum("watermaster_group_circulating_units", &[]);
+            let group = self.fleet.get(slot, &path).and_then(|(_, text)| serde_json::from_str::<Value>(&text).ok());
+            let told = group.and_then(|group| group["circulating"].as_f64()).unwrap_or(0.0);
+            if metrics.max(told) > self.plan.capacity as f64 {
+                let text = format!("instance {slot}: {metrics} by its metrics, {told} by its page of the group");
+                self.journal.anomaly("circulating", format!("{text}, the capacity is {}", self.plan.capacity));
+            }
         }
     }
 

@@ -82,7 +82,7 @@ impl Config {
 
 impl Service {
     fn write(&self, text: &mut String) {
-        // The shortest lease: the part of an instance that was killed is idle for as long.
+        // A short silence: the part of an instance that was killed is idle for as long.
         write!(
             text,
             "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n\

@@ -103,13 +103,15 @@ impl Driver {
 
     /// Reads the log, makes the calls that are due, and tells the throttle its part. `clocks` are read after each
     /// event: if the process stood still in between, a time from before would make the others look silent for as long.
-    /// `memory` finds the number of records that were admitted in the last cycle, before the group began. It may take
-    /// its time. Returns whether the member looked, so that its views may have changed.
+    /// `memory` finds the number of records that were admitted in the last cycle, before the group began; `None` if
+    /// that can't be found out now. It may take its time. Returns whether the member looked, so that its views may have
+    /// changed.
     ///
     /// # Errors
     /// The log can't be read any more.
     pub fn serve<L: ControlLog>(
-        &mut self, clocks: impl Fn() -> Clocks, throttle: &mut Throttle, log: &mut L, memory: impl FnOnce() -> u64,
+        &mut self, clocks: impl Fn() -> Clocks, throttle: &mut Throttle, log: &mut L,
+        memory: impl FnOnce() -> Option<u64>,
     ) -> Result<bool, L::Error> {
         while let Some(event) = log.poll()? {
             let now = clocks();
@@ -117,8 +119,10 @@ impl Driver {
             let commands = self.member.handle_event(now, &event, throttle);
             self.obey(now.slow, commands, log);
         }
-        if self.member.needs_memory() {
-            self.member.charge_memory(memory());
+        if self.member.needs_memory()
+            && let Some(count) = memory()
+        {
+            self.member.charge_memory(count);
         }
         let now = clocks();
         let looks = now.slow >= self.member.next_look();

@@ -69,6 +69,9 @@ pub struct Part {
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
 const FRACTION_BITS: u32 = 16;
 
+/// A client wants clearly more than its default share if its wants are larger by more than the share ÷ this.
+const CLEARLY: u64 = 8;
+
 /// The members' loads, and all else that a split depends on.
 pub(crate) struct SplitInput<'a> {
     pub(crate) params: &'a GroupParams,
@@ -214,11 +217,19 @@ impl Splitter {
             let weight = u128::from(demand.weight);
             let by_rate = (weight * rate_here).checked_div(rate).unwrap_or(0);
             let weight = by_rate.max(weight / (4 * u128::from(count))).max(1);
-            let (part, all) = if total > 0 { (here, total) } else { (1, count) };
-            let (part, all) = (u128::from(part), u128::from(all));
+            // Fair queueing goes by the larger of weight and default share. Split by demand, the share exceeds the
+            // weight wherever the client has a backlog. A backlog that came by chance is sent soon that way. But a
+            // client that wants clearly more than its share would get more than its weight.
+            let share = grant.default_share.floor();
+            let wants_more = self.totals[number].wants > share + share / CLEARLY;
+            let (part, all) = match total {
+                0 => (1, u128::from(count)),
+                _ if wants_more && rate > 0 => (rate_here, rate),
+                _ => (u128::from(here), u128::from(total)),
+            };
             self.parts[number] = Some(Part {
                 weight: Fixed::from_bits(weight << (64 - FRACTION_BITS)),
-                // Shown only: the sums over the members are a client's grant and its default share.
+                // The sums over the members are a client's grant and its default share.
                 records: (u128::from(grant.records) * part / all) as u64,
                 whole_records: grant.records,
                 default_share: Fixed::from_bits(split(grant.default_share.to_bits(), part, all)),
@@ -325,7 +336,7 @@ fn ratio(here: u64, all: u64, members: u64) -> Ratio {
     Ratio::from_millionths(part as u32).unwrap_or(Ratio::ONE)
 }
 
-/// The part of `bits` that belongs to `here` of `all`, both at most 2⁵⁰; the lowest bits may be lost.
+/// The part of `bits` that belongs to `here` of `all`, both at most 2⁶⁰; the lowest bits may be lost.
 fn split(bits: u128, here: u128, all: u128) -> u128 {
     ((bits >> 52) * here / all.max(1)) << 52
 }

@@ -371,7 +371,7 @@ impl Group {
         let Some(instance) = &mut self.instances[index] else { return 0 };
         let Instance { throttle, group, held, .. } = instance;
         if let Some((driver, log)) = group {
-            driver.serve(|| Clocks::same(now), throttle, log, || 0).unwrap_or_else(|error| match error {});
+            driver.serve(|| Clocks::same(now), throttle, log, || Some(0)).unwrap_or_else(|error| match error {});
             assert!(!driver.member().is_replaced());
         }
         let before = self.counts.admitted;

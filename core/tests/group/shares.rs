@@ -68,6 +68,16 @@ fn skewed(capacity: f64) -> Rates {
     vec![of([0.9, 0.2, 0.0, 0.05]), of([0.0, 0.3, 0.1, 0.05]), of([0.0, 0.0, 0.3, 0.05])]
 }
 
+/// All demand but that of `personal` saturates. `car` sends to one instance only, and fewer of the others' records come
+/// to that one.
+fn uneven(capacity: f64) -> Rates {
+    let of = |car: f64, part: f64| [car, 0.45 * part, 0.3 * part, 0.15 * part].map(|rate| rate * capacity);
+    vec![of(0.6, 0.27), of(0.0, 0.37), of(0.0, 0.36)]
+}
+
+/// Default shares were split by demand once, and weights by rates. Where a client had a backlog, its share was larger
+/// than its weight, and in fair queueing the larger one counts: a client that wanted 1.2 times its share got 11 % more
+/// than from one instance, at the cost of those with larger weights.
 #[test]
 fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
     let policy = |capacity, cycle| Policy {
@@ -76,6 +86,7 @@ fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
     };
     check(&policy(400, 10), &skewed(400.0), 0.05);
     check(&policy(2_400, 60), &skewed(2_400.0), 0.05);
+    check(&policy(5_000, 5), &uneven(5_000.0), 0.05);
 }
 
 #[test]

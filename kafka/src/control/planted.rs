@@ -33,9 +33,15 @@ impl PlantedSeatLog {
         SeatLog::open(kafka, group, topic, prefix, timeout).map(|log| PlantedSeatLog { log, seat })
     }
 
-    fn is_ignored(&self, event: &Event) -> bool {
+    /// Returns whether the event is a state of another member. What the bank gave to others is left out of its states:
+    /// they would count as on their way for ever.
+    fn is_ignored(&self, event: &mut Event) -> bool {
         let Event::Record { record: SeatRecord::State(state), .. } = event else { return false };
-        planted(Fault::ForeignStatesIgnored) && *state.seat != *self.seat && &*state.seat != BANK
+        if !planted(Fault::ForeignStatesIgnored) {
+            return false;
+        }
+        state.out.retain(|one| *one.to == *self.seat);
+        *state.seat != *self.seat && &*state.seat != BANK
     }
 }
 
@@ -43,12 +49,12 @@ impl ControlLog for PlantedSeatLog {
     type Error = SeatLogError;
 
     fn poll(&mut self) -> Result<Option<Event>, SeatLogError> {
-        loop {
-            match self.log.poll()? {
-                Some(event) if self.is_ignored(&event) => {}
-                event => return Ok(event),
+        while let Some(mut event) = self.log.poll()? {
+            if !self.is_ignored(&mut event) {
+                return Ok(Some(event));
             }
         }
+        Ok(None)
     }
 
     fn open(&mut self, seat: &str, attempt: OpeningNumber) {
@@ -56,8 +62,7 @@ impl ControlLog for PlantedSeatLog {
     }
 
     fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
-        let slices = if planted(Fault::WindowNotTold) { Vec::new() } else { state.slices.clone() };
-        self.log.write(attempt, &State { slices, ..state.clone() }, loads);
+        self.log.write(attempt, state, loads);
     }
 
     fn remove(&mut self, attempt: OpeningNumber, seat: &str) {

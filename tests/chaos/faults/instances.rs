@@ -94,8 +94,9 @@ pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Outc
     Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }
 
-/// Freezes an instance with SIGSTOP for less than a session, for more than one, or for more than a session and a
-/// transaction.
+/// Freezes an instance with SIGSTOP for less than a session, for more than one, for more than a session and a
+/// transaction, or for longer than what it announced may be admitted and counts. In a group, the other instances claim
+/// its part of the capacity in all but the first of these times.
 pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome {
     let Some((slot, before)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
@@ -103,7 +104,8 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome 
     let others = |what: fn(&Metrics) -> f64| -> f64 {
         world.fleet.all_metrics().iter().filter(|(other, _)| **other != slot).map(|(_, metrics)| what(metrics)).sum()
     };
-    let rebalances = others(Metrics::rebalances);
+    let claims = |metrics: &Metrics| metrics.sum("watermaster_group_claims_total", &[]);
+    let (rebalances, claimed) = (others(Metrics::rebalances), others(claims));
     // A random delay, so that the freeze sometimes falls into a round.
     let_the_fault_last(between(random, 0, 300));
     let began = now_ms();
@@ -111,30 +113,52 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome 
     let (session, transaction) = (world.plan.session_ms, world.plan.transaction_ms);
     let time = match kind {
         "pause_short" => between(random, session / 8, session * 2 / 3),
-        "pause_session" => between(random, session + 1_500, session + 3_500),
+        "pause_session" => between(random, session + 1_500, session + 6_000),
+        "pause_ahead" => {
+            let counts_for = world.plan.ahead_time_ms() + world.plan.cycle_ms;
+            between(random, counts_for + session, counts_for + 4 * session)
+        }
         _ => between(random, session + transaction + 1_000, session + transaction + 4_000),
     };
     let_the_fault_last(time);
     let stopped = world.fleet.is_stopped(slot);
-    let taken_over = || others(Metrics::rebalances) > rebalances;
+    let taken_over = || others(Metrics::rebalances) > rebalances && (!world.plan.grouped || others(claims) > claimed);
     // On a busy machine the other instances notice later.
-    if kind != "pause_short" {
-        world.wait(Duration::from_secs(20), taken_over);
-    }
-    let rebalanced = others(Metrics::rebalances) - rebalances;
+    let is_taken_over = kind == "pause_short" || world.wait(Duration::from_secs(20), taken_over);
+    let (rebalanced, claimed) = (others(Metrics::rebalances) - rebalances, others(claims) - claimed);
     world.fleet.thaw(slot);
     let ended = now_ms();
     let back = wait_ready(world, slot);
     let after = world.fleet.metrics(slot);
     let replaced = after.recreations() - before.recreations();
     let effect = format!(
-        "stopped {:.1}s with {}, others' rebalances +{rebalanced}, its producers +{replaced}, back {back}",
+        "stopped {:.1}s with {}, others' rebalances +{rebalanced} and claims +{claimed}, its producers +{replaced}, \
+         back {back}",
         (ended - began) as f32 / 1000.0,
         state(&before)
     );
-    let expected = stopped && back && (kind == "pause_short" || rebalanced > 0.0);
-    let outcome = Outcome::new(id, (began, ended), Effect::when(expected, effect));
+    let outcome = Outcome::new(id, (began, ended), Effect::when(stopped && back && is_taken_over, effect));
     if kind == "pause_short" { outcome } else { outcome.with_partitions(before.partitions(&world.plan)) }
+}
+
+/// Starts a second process with the id of an instance. The first one has to stop, because the second one took its seat,
+/// or its transactional id twice.
+pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Outcome {
+    let Some((slot, metrics)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
+    let _claim = Claim::of(world, slot);
+    let id = world.fleet.slot(slot).id.clone();
+    let Some(mut former) = world.fleet.detach(slot) else { return Outcome::no_target("the instance ended") };
+    let began = now_ms();
+    world.fleet.start(slot);
+    let stopped = former.wait_end(READY_TIMEOUT);
+    let said = former.log_contains("two instances");
+    drop(former);
+    let ended = now_ms();
+    let back = wait_ready(world, slot);
+    let code = stopped.and_then(|status| status.code());
+    let effect = format!("the first process ended with {code:?}, reason logged {said}, the second one is ready {back}");
+    let effect = Effect::when(code == Some(70) && said && back, effect);
+    Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }
 
 /// Starts an extra instance for a while.

@@ -1,6 +1,7 @@
 //! The kinds of faults. Each function injects a fault, and checks that it took effect.
 
 mod brokers;
+mod control;
 mod foreign;
 mod instances;
 mod kafka;
@@ -24,11 +25,23 @@ pub struct Kind {
     pub lane: Lane,
     /// Excludes other faults while this one lasts.
     pub alone: bool,
+    /// Needs instances that share one capacity.
+    pub of_a_group: bool,
     pub inject: fn(&World, &mut Random, &'static str) -> Outcome,
 }
 
 const fn kind(name: &'static str, lane: Lane, inject: fn(&World, &mut Random, &'static str) -> Outcome) -> Kind {
-    Kind { name, lane, alone: false, inject }
+    Kind { name, lane, alone: false, of_a_group: false, inject }
+}
+
+const fn kind_of_a_group(
+    name: &'static str, lane: Lane, inject: fn(&World, &mut Random, &'static str) -> Outcome,
+) -> Kind {
+    Kind { of_a_group: true, ..kind(name, lane, inject) }
+}
+
+const fn alone(kind: Kind) -> Kind {
+    Kind { alone: true, ..kind }
 }
 
 /// All kinds of faults.
@@ -45,28 +58,32 @@ pub const KINDS: &[Kind] = &[
     kind("pause_short", Lane::Instances, instances::pause),
     kind("pause_session", Lane::Instances, instances::pause),
     kind("pause_transaction", Lane::Instances, instances::pause),
+    kind_of_a_group("pause_ahead", Lane::Instances, instances::pause),
     kind("join", Lane::Instances, instances::join),
     kind("leave", Lane::Instances, instances::leave),
+    kind_of_a_group("same_id_twice", Lane::Instances, instances::same_id_twice),
     kind("hijack", Lane::Instances, kafka::hijack),
     kind("poison_too_large", Lane::Either, kafka::poison),
     kind("poison_future", Lane::Either, kafka::poison),
     kind("poison_null_key", Lane::Either, kafka::poison),
     kind("add_partitions", Lane::Either, kafka::add_partitions),
-    Kind { name: "foreign_commit_stop", lane: Lane::Instances, alone: true, inject: foreign::stop },
-    Kind { name: "foreign_commit_replay", lane: Lane::Either, alone: true, inject: replay::replay },
+    alone(kind("foreign_commit_stop", Lane::Instances, foreign::stop)),
+    alone(kind("foreign_commit_replay", Lane::Either, replay::replay)),
     kind("broker_kill", Lane::Cluster, brokers::kill),
     kind("broker_pause", Lane::Cluster, brokers::pause),
     kind("group_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),
     kind("txn_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),
-    kind("control_leader_kill", Lane::Cluster, brokers::kill_control_leader),
+    kind_of_a_group("control_leader_kill", Lane::Cluster, brokers::kill_control_leader),
+    kind_of_a_group("control_few_replicas", Lane::Cluster, control::few_replicas),
+    alone(kind_of_a_group("control_deleted", Lane::Cluster, control::delete)),
     kind("rolling_restart", Lane::Cluster, brokers::rolling_restart),
-    Kind { name: "all_brokers_down", lane: Lane::Cluster, alone: true, inject: brokers::all_down },
+    alone(kind("all_brokers_down", Lane::Cluster, brokers::all_down)),
     kind("cut", Lane::Cluster, network::cut),
     kind("reset", Lane::Cluster, network::reset),
     kind("slow", Lane::Cluster, network::slow),
     kind("blackhole", Lane::Cluster, network::blackhole),
-    kind("control_away_5s", Lane::Cluster, network::control_away),
-    kind("control_away_30s", Lane::Cluster, network::control_away),
+    kind_of_a_group("control_away_5s", Lane::Cluster, network::control_away),
+    kind_of_a_group("control_away_30s", Lane::Cluster, network::control_away),
     kind("hold_end_txn", Lane::Cluster, network::hold_end_txn),
 ];
 
@@ -74,8 +91,7 @@ impl Kind {
     /// Tells whether this kind of fault is possible with such a target.
     pub fn is_possible(&self, append_time: bool, grouped: bool) -> bool {
         // A target with append time is not compacted: it accepts future timestamps and null keys.
-        !(append_time && ["poison_future", "poison_null_key"].contains(&self.name))
-            && (grouped || !self.name.starts_with("control_"))
+        !(append_time && ["poison_future", "poison_null_key"].contains(&self.name)) && (grouped || !self.of_a_group)
     }
 }
 

@@ -2,9 +2,9 @@
 //! after it.
 //!
 //! The oracle shares no code with the program and reads past the proxies. Commands on standard input, one on a line:
-//! `instances N` (the number of instances that may admit records from now on) and `judge N` (the number of records
-//! known to be in the sources). The oracle reports its progress five times a second; its final report has the field
-//! `verdict`.
+//! `instances N` (the number of instances that may admit records from now on), `control topic lost`, and `judge N` (the
+//! number of records known to be in the sources). The oracle reports its progress five times a second; its final report
+//! has the field `verdict`.
 
 mod judge;
 mod kafka;
@@ -21,6 +21,7 @@ use crate::plan::{Plan, now_ms};
 use judge::judge;
 use kafka::Reader;
 use pass::Pass;
+use promise::Admitting;
 
 /// The times at which the brokers appended the target's records, for a plan with a steady load: beside the plan.
 pub const TIMES_FILE: &str = "append-times.txt";
@@ -32,7 +33,7 @@ pub fn run(file: &Path) {
     let commands = children::commands(None);
     let mut live = Pass::new(&plan);
     let mut reader = Reader::new(&plan);
-    let mut instances: Vec<(u64, u64)> = Vec::new();
+    let mut admitting = Admitting::default();
     let (mut reported, mut looked) = (Instant::now(), Instant::now());
     let acknowledged = loop {
         reader.read(&mut live, Duration::from_millis(100));
@@ -48,7 +49,8 @@ pub fn run(file: &Path) {
             Ok(command) if command.starts_with("judge ") => break command["judge ".len()..].parse().expect("a count"),
             Ok(command) => {
                 let count = command.strip_prefix("instances ");
-                instances.extend(count.map(|n| (now_ms(), n.parse().unwrap_or(0))));
+                admitting.instances.extend(count.map(|n| (now_ms(), n.parse().unwrap_or(0))));
+                admitting.losses.extend((command == "control topic lost").then(now_ms));
             }
             Err(_) => {}
         }
@@ -66,7 +68,7 @@ pub fn run(file: &Path) {
     }
     kafka::check_ends(&plan, &last, &mut verdict);
     let times = promise::append_times(&last);
-    promise::check(&plan, &times, &instances, &mut verdict);
+    promise::check(&plan, &times, &admitting, &mut verdict);
     if plan.steady {
         let lines: String = times.iter().map(|time| format!("{time}\n")).collect();
         std::fs::write(file.with_file_name(TIMES_FILE), lines).expect("the run's directory can be written");

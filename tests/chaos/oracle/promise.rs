@@ -2,8 +2,12 @@
 //!
 //! All instances together admit at most the capacity in any window of one cycle, or each of them does, if it has one
 //! for itself; `tests/support/promise.rs` explains why a reader may find one more round. Here each instance may have
-//! one such round, and another one that was repeated after a fault. A round of the group is as large as one of an instance
-//! that has the whole capacity.
+//! one such round, and another one that was repeated after a fault. A round of the group is as large as one of an
+//! instance that has the whole capacity.
+//!
+//! After the control topic was lost, the group begins anew with the admissions that the commits tell. Until an instance
+//! notices the loss, it admits up to the number that it announced: all of them together at most a quarter of the
+//! capacity.
 
 use super::judge::Verdict;
 use super::pass::{Pass, TopicRole};
@@ -11,6 +15,15 @@ use crate::plan::{Mode, Plan};
 
 /// Extra time of a phase of decisions on a busy machine, in ms.
 const JITTER_MS: u64 = 50;
+
+/// What the main process told, with times in ms since 1970.
+#[derive(Default)]
+pub struct Admitting {
+    /// The number of instances that may admit records from each time on.
+    pub instances: Vec<(u64, u64)>,
+    /// The times at which the control topic was lost.
+    pub losses: Vec<u64>,
+}
 
 /// The append times of the target's records in ms since 1970, ascending.
 pub fn append_times(last: &Pass) -> Vec<i64> {
@@ -20,9 +33,8 @@ pub fn append_times(last: &Pass) -> Vec<i64> {
     times
 }
 
-/// Checks every window of the target. `instances` holds times in ms with the number of instances that may admit records
-/// from then on.
-pub fn check(plan: &Plan, times: &[i64], instances: &[(u64, u64)], verdict: &mut Verdict) {
+/// Checks every window of the target.
+pub fn check(plan: &Plan, times: &[i64], admitting: &Admitting, verdict: &mut Verdict) {
     // In reject mode a round may hold as many records as the whole capacity, so append times prove nothing.
     if !plan.append_time || plan.mode == Mode::Reject {
         return;
@@ -38,9 +50,14 @@ pub fn check(plan: &Plan, times: &[i64], instances: &[(u64, u64)], verdict: &mut
             oldest += 1;
         }
         let count = (newest + 1 - oldest) as u64;
-        let running = running(instances, time - 2 * window, time);
-        let allowed =
-            if plan.grouped { plan.capacity + 2 * round + running } else { running * (plan.capacity + 2 * round) };
+        let running = running(&admitting.instances, time - 2 * window, time);
+        let unknown_until = |lost: u64| (lost + plan.ahead_time_ms() + plan.cycle_ms) as i64;
+        let is_unknown = admitting.losses.iter().any(|&lost| (lost as i64..unknown_until(lost)).contains(&time));
+        let unknown = if is_unknown { plan.capacity / 4 + running * round } else { 0 };
+        let allowed = match plan.grouped {
+            true => plan.capacity + 2 * round + running + unknown,
+            false => running * (plan.capacity + 2 * round),
+        };
         if count > allowed {
             verdict.add("promise", format!("{count} records within a cycle up to {time}, {allowed} are allowed"));
         }
