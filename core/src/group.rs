@@ -43,7 +43,8 @@ pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is 
 const AHEAD_TIMES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 /// The heartbeats in the silence after which a member counts as stopped.
 const HEARTBEATS_OF_SILENCE: u32 = 3;
-/// The time after which a seat that holds nothing is removed from the log: names of instances may change with each start.
+/// The time after which a seat that holds nothing is removed from the log: instances may have another name after each
+/// start.
 const FORGET_AFTER: Duration = Duration::from_secs(86_400);
 /// Members of groups with more members than this look less often …
 const MANY_MEMBERS: usize = 50;

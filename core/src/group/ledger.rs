@@ -103,8 +103,8 @@ impl SeatLedger {
         self.seats().filter(|(_, seat)| seat.state.kind == StateKind::Own).count()
     }
 
-    /// Returns whether nothing depends on a seat any more: it holds nothing, all its moves are applied, and no move to it
-    /// is left, applied or not.
+    /// Returns whether nothing depends on a seat any more: it holds nothing, all its moves are applied, and no move to
+    /// it is left, applied or not.
     pub(super) fn is_forgettable(&self, name: &str, after: Duration) -> bool {
         let is_empty = |LastState { state, silence, .. }: &LastState| {
             let is_over = matches!(state.kind, StateKind::Left | StateKind::Claimed);
