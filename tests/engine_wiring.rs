@@ -83,7 +83,7 @@ impl Bench {
             redrive_key: None,
             consumer_group: None,
             pace: None,
-            group_ahead_time: Duration::from_secs(30),
+            group_ahead_time: None,
             group_silence: Duration::from_secs(6),
             policy: policy(capacity, cycle),
         };

@@ -103,7 +103,7 @@ impl Case {
             redrive_key: None,
             consumer_group: None,
             pace: self.paced.then(pace),
-            group_ahead_time: NEVER,
+            group_ahead_time: None,
             group_silence: NEVER,
             policy: self.policy(),
         }

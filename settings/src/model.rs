@@ -183,8 +183,9 @@ pub struct Service {
     pub patterns: Vec<SourcePattern>,
     /// The topic through which the instances share one capacity, with `scope = "group"`.
     pub control_topic: String,
-    /// The time for which an instance may use what it has announced in the control topic.
-    pub group_ahead_time: Duration,
+    /// The time for which an instance may use what it has announced in the control topic; `None` if it follows from the
+    /// cycle.
+    pub group_ahead_time: Option<Duration>,
     /// The silence after which the other instances take over the part of one.
     pub group_silence: Duration,
     pub dead_letter_headers: DeadLetterHeaders,

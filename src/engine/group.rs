@@ -333,7 +333,8 @@ impl GroupMember {
 }
 
 fn params(job: &Job, policy: &Policy) -> GroupParams {
-    GroupParams::new(policy, job.service.group_ahead_time, job.service.group_silence)
+    let ahead_time = job.service.group_ahead_time.unwrap_or_else(|| GroupParams::default_ahead_time(policy.cycle));
+    GroupParams::new(policy, ahead_time, job.service.group_silence)
 }
 
 /// Returns the number of records that instances admitted in the last cycle before the group began: with `scope =

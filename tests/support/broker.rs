@@ -9,6 +9,9 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList, client::DefaultClientCon
 
 use super::wait::wait_until;
 
+/// The longest wait until a broker has taken over changed settings.
+const ALTER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A Kafka broker that tests use.
 #[derive(Debug, Clone)]
 pub struct Broker {
@@ -96,8 +99,11 @@ impl Broker {
     pub fn delete_records(&self, topic: &str) {
         let mut all = TopicPartitionList::new();
         all.add_partition_offset(topic, 0, Offset::End).expect("a valid offset");
-        let deleted = run(self.admin().delete_records(&all, &options())).expect("the broker deletes records");
-        deleted.elements().iter().for_each(|partition| partition.error().expect("the topic allows deletion"));
+        // A broker takes over changed settings of a topic a moment after it has answered.
+        wait_until("the topic to allow deletion", ALTER_TIMEOUT, || {
+            let deleted = run(self.admin().delete_records(&all, &options())).expect("the broker deletes records");
+            deleted.elements().iter().all(|partition| partition.error().is_ok())
+        });
     }
 }
 

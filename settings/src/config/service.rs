@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use watermaster_core::group::GroupParams;
 use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
@@ -45,7 +44,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
-        group_ahead_time: group_ahead_time(section),
+        group_ahead_time: section.optional_value("group_ahead_time"),
         redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
@@ -70,11 +69,6 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
     let names = kafka.text("group_id", values::group_id).zip(section.text("name", values::service_name));
     let default = names.map(|(group_id, name)| format!("{group_id}.{name}.seats"));
     section.derived_text("control_topic", default, values::topic)
-}
-
-fn group_ahead_time(section: &Section<'_>) -> Option<Duration> {
-    let default = section.get("cycle").map(GroupParams::default_ahead_time);
-    section.derived("group_ahead_time", default.map(format_duration))
 }
 
 /// Reads the key of redriven records. Without it, a table of the redrive's client has no effect on them.
