@@ -45,7 +45,7 @@ const AHEAD_TIMES: (Duration, Duration) = (Duration::from_secs(3), Duration::fro
 const HEARTBEATS_OF_SILENCE: u32 = 3;
 /// The time after which a seat that holds nothing is removed from the log: instances may have another name after each
 /// start.
-const FORGET_AFTER: Duration = Duration::from_secs(86_400);
+const FORGET_AFTER: Duration = Duration::from_secs(3_600);
 /// Members of groups with more members than this look less often …
 const MANY_MEMBERS: usize = 50;
 /// … by this time for each member: they read a record of each.
@@ -131,7 +131,7 @@ impl GroupParams {
         let of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let beyond = |least| if members > least { of(members) } else { 0 };
         let heartbeat = (self.silence / HEARTBEATS_OF_SILENCE).min(self.ahead_time / HEARTBEATS_OF_SILENCE);
-        let heartbeat = heartbeat.max(HEARTBEAT_FOR_EACH * beyond(VERY_MANY_MEMBERS));
+        let heartbeat = heartbeat.max(HEARTBEAT_FOR_EACH * beyond(VERY_MANY_MEMBERS)).min(self.ahead_time / 2);
         GroupTimes {
             look: self.look.max(LOOK_FOR_EACH * beyond(MANY_MEMBERS)).max(LOOK_FOR_EACH_CLIENT * of(clients)),
             heartbeat,

@@ -749,3 +749,23 @@ fn a_group_counts_records_of_shadow_mode_for_the_margin_of_clocks_too() {
         assert_eq!(sim.throttle.window_count(sim.now), 0, "a cycle of {before:?} before");
     }
 }
+
+/// The bug: while the announced admissions of an instance were too old, it looked at its waiting records without a pause.
+#[test]
+fn records_that_wait_for_a_part_of_the_group_need_no_look() {
+    let mut policy = policy(40, SECOND);
+    policy.scope = Scope::Group;
+    names(&mut policy, &["A"]);
+    let now = sim::START;
+    let mut throttle = Throttle::new(policy, now);
+    throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 1);
+    let part = GroupPart { limit: 40, until: now + SECOND, admitted: u64::MAX, pace: 40, rejects: true };
+    throttle.handle_part(now, part);
+    throttle.handle_part(now, GroupPart { until: Time::ZERO, ..part });
+    let arrival = Arrival { partition: 0, offset: 0, bytes: 1, sender: Sender::Client("A"), written_ms: None };
+    assert!(matches!(throttle.handle_record(now, &arrival), Verdict::Delay(_)));
+    let later = now + SECOND * 2;
+    throttle.handle_timeout(later);
+    assert!(throttle.poll_action(later).is_none());
+    assert!(throttle.poll_timeout(later) > later, "{:?} after {later:?}", throttle.poll_timeout(later));
+}

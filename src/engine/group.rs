@@ -149,6 +149,7 @@ impl GroupMember {
         let now = clock.clocks();
         (self.log, self.reopen_at) = (None, now.slow + open::RETRY_INTERVAL);
         self.driver.restart(now, new_life(), throttle);
+        (self.state, self.joins, self.waits_since) = (MemberState::Joining, true, None);
     }
 
     /// Opens the log again if it is time. Returns whether it is open.

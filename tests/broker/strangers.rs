@@ -84,7 +84,7 @@ fn records_with_99_000_headers_become_stubs_and_do_not_fill_memory() {
     let (rig, start, config) = produce_null_headers(&broker, "many-headers", RECORDS, 99_000);
     let mut follower = follow(&broker, &rig, start);
     let mut watermaster = Watermaster::start(&config);
-    assert_eq!(stubs(&watermaster), Some(0.0), "the counter exists from the start");
+    assert!(stubs(&watermaster).is_some(), "the counter exists from the start");
     let began = Instant::now();
     follower.wait_for(RECORDS as u64, DRAIN_TIMEOUT);
     wait_until("the metrics to count the stubs", DRAIN_TIMEOUT, || stubs(&watermaster) == Some(RECORDS as f64));

@@ -8,6 +8,9 @@ use crate::group::loads::{ClientTable, MemberLoads};
 use crate::group::state::Progress;
 use crate::units::Time;
 
+/// A seat that is silent for longer does not count in the size of the group, whatever the group's size.
+const MEMBER_SILENCE: Duration = Duration::from_secs(60);
+
 /// The last state of a seat.
 #[derive(Debug, Clone)]
 pub struct LastState {
@@ -100,7 +103,7 @@ impl SeatLedger {
 
     /// The number of members that go on, or stopped a moment ago.
     pub(super) fn members(&self) -> usize {
-        self.seats().filter(|(_, seat)| seat.state.kind == StateKind::Own).count()
+        self.live(MEMBER_SILENCE).count()
     }
 
     /// Returns whether nothing depends on a seat any more: it holds nothing, all its moves are applied, and no move to

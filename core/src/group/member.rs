@@ -280,6 +280,8 @@ impl Member {
                 self.out.retain(|gift| !self.ledger.is_applied(own, &gift.to, gift.id));
             }
             SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
+            // A seat of this name begins with larger numbers.
+            SeatRecord::Tombstone(seat) => drop(self.seen.remove(seat)),
             _ => {}
         }
     }
@@ -447,6 +449,7 @@ impl Member {
         let is_used = self.accounts().any(|account| total >= account.until_total);
         match self.account {
             _ if self.left => MemberState::Left,
+            _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
             Some(account) if is_used || now.fast > account.made + account.time => MemberState::Waiting,
             Some(_) => MemberState::Active,
@@ -548,7 +551,7 @@ impl Member {
 
     /// The time of silence after which a seat may be claimed.
     pub fn silence_limit(&self) -> Duration {
-        self.params.times(self.ledger.members(), 0).silence
+        self.times().silence
     }
 
     /// The capacity in force: the smallest among the live members and this one.

@@ -243,6 +243,10 @@ impl Gates {
         if self.window_is_open(now) {
             return now;
         }
+        if !self.has_limit(now) {
+            // The next part opens it.
+            return Time::NEVER;
+        }
         let limit_changes = Time::from_nanos(self.fresh_until.as_nanos().saturating_add(1));
         self.window_open_at(now).min(limit_changes)
     }

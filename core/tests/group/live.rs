@@ -147,7 +147,7 @@ impl ControlLog for SimLog {
     }
 
     fn remove(&mut self, _: OpeningNumber, seat: &str) {
-        panic!("no simulated day has passed, but {seat} is removed");
+        panic!("no simulated hour has passed, but {seat} is removed");
     }
 
     fn close(&mut self, attempt: OpeningNumber) {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
 use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
-use crate::group::Clocks;
 use crate::group::charged::{Charged, slices};
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
 use crate::group::state::Loads;
 use crate::group::state::{Move, SeatLoads, State, StateKind};
 use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
+use crate::group::{Clocks, GroupTimes};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
 use crate::units::{NANOS_PER_MILLI, Time, nanos};
@@ -79,7 +79,12 @@ struct Given {
 
 impl Member {
     pub(super) fn heartbeat(&self) -> Duration {
-        self.params.times(self.ledger.members(), 0).heartbeat
+        self.times().heartbeat
+    }
+
+    /// The times of this member, by the size of the group.
+    pub(super) fn times(&self) -> GroupTimes {
+        self.params.times(self.ledger.members(), self.ledger.clients.len())
     }
 
     /// Checks whether to write a state, if a look is due. Returns calls to make.
@@ -88,8 +93,7 @@ impl Member {
         if now.slow < self.next_look || self.left || self.is_replaced {
             return commands;
         }
-        let times = self.params.times(self.ledger.members(), self.ledger.clients.len());
-        self.next_look = now.slow + times.look;
+        self.next_look = now.slow + self.times().look;
         self.count_silence(now);
         if self.own.retry_at.is_some_and(|at| at <= now.slow) {
             self.attempts += 1;
@@ -117,10 +121,14 @@ impl Member {
     fn count_silence(&mut self, now: Clocks) {
         let passed = self.looked_at.map_or(Duration::ZERO, |at| now.slow.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
         self.looked_at = Some(now.slow);
+        let heartbeats = self.heartbeat() * 2;
+        let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
         let hears = match self.account {
-            Some(account) => now.fast < account.made + self.heartbeat() * 2,
             // A member that does not join writes no states.
-            None => self.own.is_open && self.has_conflict(),
+            _ if self.has_conflict() => self.own.is_open,
+            // While an open transaction holds up the readers, states are committed, but those of the others not read.
+            Some(account) => now.fast < account.made + heartbeats && is_read(),
+            None => false,
         };
         if hears {
             self.ledger.add_silence(passed);
@@ -264,6 +272,8 @@ impl Member {
         let cycle = self.params.cycle;
         let longer = AHEAD.min(cycle.saturating_sub(SHORT_CYCLE) * MAX_AHEAD / 1_000);
         let ahead = LEAST_AHEAD.min(cycle / 2).max(longer).max(cycle * MIN_AHEAD / 1_000);
+        // Nothing is written between two looks.
+        let ahead = ahead.max(self.times().look * 2);
         let ahead = self.records_in(ahead);
         ahead.max(self.hold.saturating_sub(used) / 4).max(1)
     }

@@ -1,5 +1,6 @@
 //! Other seats: members claim those of members that stopped, and open the bank to make capacity.
 
+use std::collections::BTreeSet;
 use std::{sync::Arc, time::Duration};
 
 use super::{Command, Member};
@@ -53,18 +54,20 @@ impl Member {
         if if conflicts { !is_alone() } else { self.account.is_none() } {
             return;
         }
+        let takers: BTreeSet<&Arc<str>> = self.ledger.open_moves().map(|(_, _, one)| &one.to).collect();
         let is_suspect = |(name, seat): &(&Arc<str>, &LastState)| {
+            let is_gone = seat.state.kind == StateKind::Own && seat.silence >= self.params.forget_after;
             let is_over = match seat.state.kind {
                 StateKind::Own => seat.silence >= limit,
                 StateKind::Left | StateKind::Claimed => seat.silence >= LEFT_SILENCE,
                 StateKind::Bank => false,
             };
-            is_over && **name != self.seat && (seat.state.hold > 0 || self.ledger.coming(name) > 0)
+            is_over && **name != self.seat && (is_gone || seat.state.hold > 0 || takers.contains(*name))
         };
         let mut due: Vec<Arc<str>> = self.ledger.seats().filter(is_suspect).map(|(name, _)| Arc::clone(name)).collect();
         // A member that stopped before its first state may have been given something.
         let vacant = |name: &&Arc<str>| **name != self.seat && self.ledger.seat(name).is_none();
-        due.extend(self.ledger.open_moves().map(|(_, _, one)| &one.to).filter(vacant).cloned());
+        due.extend(takers.iter().copied().filter(vacant).cloned());
         if due.is_empty() && (conflicts || self.ledger.circulating() < self.capacity()) {
             due.push(Arc::from(BANK));
         }
