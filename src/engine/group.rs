@@ -47,7 +47,6 @@ pub(super) struct GroupMember {
     served_at: Time,
     driver: Driver,
     state: MemberState,
-    joins: bool,
     /// The time since which the member has waited for a state to be committed.
     waits_since: Option<Time>,
     /// While the member joins: the time of the next line of the log that says so.
@@ -78,7 +77,6 @@ impl GroupMember {
             served_at: Time::ZERO,
             driver: Driver::new(member, pace.is_some()),
             state: MemberState::Joining,
-            joins: true,
             waits_since: None,
             warn_at: None,
             agreement: Agreement::default(),
@@ -149,7 +147,7 @@ impl GroupMember {
         let now = clock.clocks();
         (self.log, self.reopen_at) = (None, now.slow + open::RETRY_INTERVAL);
         self.driver.restart(now, new_life(), throttle);
-        (self.state, self.joins, self.waits_since) = (MemberState::Joining, true, None);
+        (self.state, self.waits_since) = (MemberState::Joining, None);
     }
 
     /// Opens the log again if it is time. Returns whether it is open.
@@ -266,10 +264,10 @@ impl GroupMember {
     /// Notes the member's state, and logs when it begins and ends to be in trouble.
     fn note_state(&mut self, job: &Job, now: Clocks, throttle: &Throttle) {
         let (service, before) = (&job.service.name, self.is_waiting_long(now.slow));
-        self.state = self.driver.member().state(now, throttle.admitted());
-        let joins = self.state == MemberState::Joining;
-        if std::mem::replace(&mut self.joins, joins) != joins {
-            info!(service, "member of the group: {}", self.state.into_str());
+        let state = self.driver.member().state(now, throttle.admitted());
+        let former = std::mem::replace(&mut self.state, state);
+        if (former == MemberState::Joining) != (state == MemberState::Joining) {
+            info!(service, "member of the group: {}", state.into_str());
         }
         let waits = self.state == MemberState::Waiting;
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now.slow));

@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use strum::VariantNames;
+
 use super::control::{ControlLog, Event, OpeningNumber};
 use super::demand::DemandMeter;
 use super::member::{Admissions, Command, Member};
@@ -37,7 +39,7 @@ impl Admissions for Throttle {
 }
 
 /// The seats that a member opens: its own, those of members that stopped, and the bank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::VariantNames)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum OpenedSeat {
     /// The member's own seat.
@@ -52,7 +54,7 @@ pub enum OpenedSeat {
 #[derive(Debug, Clone, Default)]
 pub struct DriverCounts {
     /// Begun openings, in the order of [`OpenedSeat`].
-    pub openings: [u64; 3],
+    pub openings: [u64; OpenedSeat::VARIANTS.len()],
     /// Seats of members that stopped, taken over by this member.
     pub claims: u64,
     /// The times from the making of an own state until it was read back.

@@ -1,9 +1,9 @@
 //! The members of version 0.2, the *former version*, as far as this one must know them: whether one may still admit.
 //! Everything about the former version goes with version 0.4.
 //!
-//! They shared the capacity by *posts* in a control topic of their own. A post promises that its author admits nothing
-//! once a lease is over, which began before the post was sent, unless it reads a later post of its own back. A *bound*
-//! that names the last post of a member says that the member has stopped.
+//! They shared the capacity by *posts* in another control topic. A post names a lease, which begins before the post
+//! is sent. Its author admits nothing after the lease, unless it has read back a later post of its own. A *bound* that
+//! names the last post of a member says that the member has stopped.
 //!
 //! Members of two versions can't share a capacity. So an instance of this one waits until no former member is live, and
 //! ends the former group by two records of one key, whose format stops each member of the former version that reads it:

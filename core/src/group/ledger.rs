@@ -8,7 +8,8 @@ use crate::group::loads::{ClientTable, MemberLoads};
 use crate::group::state::Progress;
 use crate::units::Time;
 
-/// A seat that is silent for longer does not count in the size of the group, whatever the group's size.
+/// A seat that is silent for longer is left out of the group's size. This limit does not grow with that size, as the
+/// time of silence does.
 const MEMBER_SILENCE: Duration = Duration::from_secs(60);
 
 /// The last state of a seat.

@@ -1,12 +1,12 @@
 //! The part of a client's grant at one instance of a group, as it falls (reject mode).
 //!
-//! When partitions move to another instance, the client's part of its grant follows its demand at once. The records
-//! that the former owner admitted count there for another cycle. If they counted against the smaller part, the former
-//! owner would refuse all further records of the client until enough of them have left the window. So the part falls
-//! evenly over a cycle: use that was even goes down with it while the client goes on at the pace of its new part.
+//! When partitions move to another instance, a client's part of its grant follows the client's demand at once. The
+//! former owner of the partitions still counts the records that it admitted, for another cycle. Against the smaller
+//! part it would refuse all further records of the client until enough of those have left the window. So the part
+//! falls evenly over a cycle: even use goes down with it while the client goes on at the pace of its new part.
 //!
-//! Only the part falls slowly. A grant that becomes smaller as a whole, because a client takes its share back, is
-//! smaller at once at all instances. The window bounds what an instance admits, whatever the parts are.
+//! The whole grant does not fall slowly. When a client takes its share back, the grants of the others shrink at all
+//! instances at once. The window bounds the admissions of an instance, whatever the parts are.
 
 use std::time::Duration;
 

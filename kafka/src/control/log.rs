@@ -76,11 +76,6 @@ impl SeatLogError {
             | SeatLogError::Opening { .. } => false,
         }
     }
-
-    /// Returns whether records are gone that other members may still rely on.
-    pub fn is_lost_history(&self) -> bool {
-        matches!(self, SeatLogError::Read { .. })
-    }
 }
 
 /// The outcome of a call in an opening's thread.

@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Waits until no member of the former version is live, and ends their group; returns early if the service is to stop.
 ///
 /// # Errors
-/// Their control topic can't be read or written.
+/// The former version's control topic can't be read or written.
 pub(super) fn wait(job: &Job, clock: &Clock) -> Result<(), StopCause> {
     let service = &job.service.name;
     let topic = job.service.former_control_topic(&job.kafka.group_id);

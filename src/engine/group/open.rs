@@ -31,7 +31,7 @@ pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
 /// Makes the log's topic if it is missing.
 ///
 /// # Errors
-/// It can't be made, or no broker answers.
+/// The topic can't be made, or no broker answers.
 fn ensure(job: &Job) -> Result<EnsuredTopic, StopCause> {
     let (service, topic) = (&job.service.name, &job.service.control_topic);
     let target = job.facts.topics.get(&job.service.target);

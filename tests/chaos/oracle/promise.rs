@@ -16,7 +16,7 @@ use crate::plan::{Mode, Plan};
 /// Extra time of a phase of decisions on a busy machine, in ms.
 const JITTER_MS: u64 = 50;
 
-/// What the main process told, with times in ms since 1970.
+/// The reports of the main process, with times in ms since 1970.
 #[derive(Default)]
 pub struct Admitting {
     /// The number of instances that may admit records from each time on.

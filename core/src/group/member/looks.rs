@@ -7,8 +7,7 @@ use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
 use crate::group::charged::{Charged, slices};
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
-use crate::group::state::Loads;
-use crate::group::state::{Move, SeatLoads, State, StateKind};
+use crate::group::state::{Loads, Move, SeatLoads, State, StateKind};
 use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
 use crate::group::{Clocks, GroupTimes};
 use crate::policy::Mode;
@@ -262,9 +261,8 @@ impl Member {
 
     /// Reject mode: the records that come until the window next empties a bit. Without room they would be lost.
     fn reserve(&self) -> u64 {
-        let rate = u128::from(self.split.target.min(self.hold));
         let time = Duration::from_secs(1).max(self.params.cycle / 64);
-        (rate * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
+        self.part_of_cycle(self.split.target.min(self.hold), time)
     }
 
     /// The number of admissions to announce: those of a time, or a quarter of what is free.
@@ -280,8 +278,12 @@ impl Member {
 
     /// The records that the whole hold, or the target, admits in a time.
     fn records_in(&self, time: Duration) -> u64 {
-        let whole = u128::from(self.hold.max(self.split.target));
-        (whole * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
+        self.part_of_cycle(self.hold.max(self.split.target), time)
+    }
+
+    /// The part of a cycle's records that comes in a time, rounded up.
+    fn part_of_cycle(&self, records: u64, time: Duration) -> u64 {
+        (u128::from(records) * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
     }
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
