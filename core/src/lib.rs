@@ -6,6 +6,8 @@
 //! 2. `poll_action` is called until it returns `None` (a delayed record may go, a partition should pause);
 //! 3. `poll_timeout` tells when to come back if nothing happens before.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 /// The exact allocator: the grants of one cycle.
 pub mod allocator;
 /// A table that grows without moving its entries.

@@ -1,6 +1,8 @@
 //! Calls that rdkafka's safe interface does not offer. The only `unsafe` of this program; each block names its
 //! conditions.
 
+#![allow(unsafe_code)]
+
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
