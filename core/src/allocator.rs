@@ -71,6 +71,23 @@ pub struct Grant {
     pub credit: Credit,
 }
 
+/// The part of one client's grant that one member of a group has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Shape mode: the client's weight in the fair queueing of this member.
+    pub weight: Fixed,
+    /// Reject mode: the client's grant at this member, in whole records.
+    pub records: u64,
+    /// The client's whole grant, in records.
+    pub whole_records: u64,
+    /// The client's default share at this member.
+    pub default_share: Fixed,
+    /// The client's default share of the whole capacity.
+    pub whole_share: Fixed,
+    /// The part of the client's demand that is here, at least a quarter of an even part.
+    pub ratio: Ratio,
+}
+
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {

@@ -31,8 +31,7 @@ mod pages;
 mod registry;
 mod spacing;
 
-use crate::allocator::{Credit, Grant};
-use crate::group::targets::Part;
+use crate::allocator::{Credit, Grant, Part};
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::{slot::Slot, units::Time, window::slice_width};
 use backlog::Backlog;

@@ -11,10 +11,9 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::value::RawValue;
 
 use crate::model::{ClientFrom, SchemaFormat, Source};
-pub use pattern::{MAX_SEARCHED_BYTES, Pattern, PatternError};
+use crate::pattern::{MAX_SEARCHED_BYTES, Pattern};
 pub use schema_id::{SCHEMA_ID_HEADER, SchemaId};
 
-mod pattern;
 mod schema_id;
 
 /// The longest client id, in bytes.

@@ -8,8 +8,9 @@ use strum::{Display, EnumString, VariantNames};
 use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
+use crate::pattern::{Pattern, TopicPattern};
 use crate::secrets::{Password, Secrets};
-use crate::{client_id::Pattern, reader::Choice, sources::SourcePattern, token::Token};
+use crate::{reader::Choice, token::Token};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -278,6 +279,15 @@ impl Source {
     pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
         sole_client(self.client.as_deref(), self.allowed_clients.as_deref(), client_from)
     }
+}
+
+/// The sources that match one pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcePattern {
+    pub pattern: TopicPattern,
+    /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
+    pub client: Option<String>,
+    pub allowed_clients: Option<Vec<String>>,
 }
 
 /// Returns the client to which all records of a topic belong that has this client and allows these.

@@ -17,7 +17,7 @@ use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
 use super::{GroupParams, Mode};
-use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
+use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Part, Wants};
 use crate::policy::{Lending, Policy};
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
@@ -47,23 +47,6 @@ impl Shares {
     pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
-}
-
-/// The part of one client at this member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Shape mode: the client's weight in the fair queueing of this member.
-    pub weight: Fixed,
-    /// Reject mode: the client's grant at this member, in whole records.
-    pub records: u64,
-    /// The client's whole grant, in records.
-    pub whole_records: u64,
-    /// The client's default share at this member.
-    pub default_share: Fixed,
-    /// The client's default share of the whole capacity.
-    pub whole_share: Fixed,
-    /// The part of the client's demand that is here, at least a quarter of an even part.
-    pub ratio: Ratio,
 }
 
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.

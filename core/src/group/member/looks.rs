@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
 use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
+use crate::allocator::Part;
 use crate::group::charged::{Charged, slices};
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
 use crate::group::state::{Loads, Move, SeatLoads, State, StateKind};
-use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
+use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
 use crate::group::{Clocks, GroupTimes};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
