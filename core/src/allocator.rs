@@ -20,7 +20,7 @@ use crate::policy::Lending;
 use crate::units::{MAX_CAPACITY, Ratio};
 
 pub use fixed::{Credit, Fixed};
-use parts::Wide;
+use parts::Divisor;
 
 /// The most claims of one allocation.
 pub const MAX_CLAIMS: usize = 1 << 20;
@@ -120,10 +120,11 @@ impl Allocator {
 
         let sums = shares::Sums::new(claims);
         let shares = shares::Shares::new(params, &sums);
-        if let Some(shares) = shares.narrow(params, &sums) {
+        if shares.are_narrow(params, &sums) {
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant(&shares, &split, claims, grants);
         } else {
+            let shares = shares.widened();
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant_wide(&shares, &split, claims, grants);
         }
@@ -138,8 +139,6 @@ impl Allocator {
 ///
 /// If `total_weight` is 0.
 pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
-    // 64 + 64 + 64 bits. The share itself is at most the capacity, so that it fits a `Fixed`.
-    let numerator = Wide::from(u128::from(capacity) * u128::from(weight)) << 64_usize;
-    let share: Wide = numerator / Wide::from(total_weight);
-    Fixed::from_bits(share.saturating_to::<u128>())
+    // The share is at most the capacity, so that it fits a `Fixed`.
+    Fixed::from_bits(Divisor::new(total_weight).divide(u128::from(capacity) * u128::from(weight)).0)
 }

@@ -5,9 +5,8 @@
 
 use std::cmp::Ordering;
 
-use ruint::Uint;
-
-use super::{Claim, Wants, parts::Parts, shares::Shares};
+use super::parts::{Parts, gcd};
+use super::{Claim, Wants, shares::Shares};
 use crate::policy::Lending;
 
 /// The outcome of lending, the same for all clients.
@@ -75,9 +74,9 @@ impl<P: Parts> Split<P> {
 
     fn reduced(rule: Rule, numerator: P, denominator: P) -> Split<P> {
         if numerator == P::ZERO {
-            return Split { rule, numerator, denominator: P::ONE };
+            return Split { rule, numerator, denominator: P::of(1) };
         }
-        let common = numerator.gcd(denominator);
+        let common = gcd(numerator, denominator);
         Split { rule, numerator: numerator / common, denominator: denominator / common }
     }
 }
@@ -140,9 +139,8 @@ fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], 
 /// Returns whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
 fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, left: P) -> bool {
     // 2^154 parts × 2^70, and 2^130 × 2^50.
-    type Product = Uint<256, 4>;
-    let over = shares.over(last.wants, last.weight);
-    Product::from(over.widened()) * Product::from(weight) <= Product::from(left.widened()) * Product::from(last.weight)
+    let over = shares.over(last.wants, last.weight).widened();
+    over * weight.widened() <= left.widened() * u128::from(last.weight).widened()
 }
 
 /// Returns whether a claim above its default share is met in full, when `met` is the last one that is.

@@ -56,34 +56,38 @@ impl Sums {
     }
 }
 
-impl Shares<Wide> {
-    pub(super) fn new(params: &AllocationParams, sums: &Sums) -> Shares<Wide> {
+impl Shares<u128> {
+    pub(super) fn new(params: &AllocationParams, sums: &Sums) -> Shares<u128> {
         let total = sums.weight / u128::from(sums.weight_unit);
         let common = gcd(total, u128::from(params.capacity));
-        let capacity = Wide::from(u128::from(params.capacity) / common);
+        let capacity = u128::from(params.capacity) / common;
         let (reserved, whole) = lowest_terms(params.reservation);
         Shares {
             weight_unit: sums.weight_unit,
-            per_record: Wide::from(total / common) * whole,
+            per_record: total / common * whole,
             default_per_weight: capacity * whole,
             reserved_per_weight: capacity * reserved,
         }
     }
 
-    /// Converts the shares to 128 bits, if no number of this allocation needs more.
-    pub(super) fn narrow(&self, params: &AllocationParams, sums: &Sums) -> Option<Shares<u128>> {
-        let capacity = 64 - params.capacity.leading_zeros() as usize;
-        let per_record = self.per_record.bit_len();
+    /// Returns whether no number of this allocation needs more than 128 bits.
+    pub(super) fn are_narrow(&self, params: &AllocationParams, sums: &Sums) -> bool {
+        let bits = |number: u128| 128 - number.leading_zeros();
+        let (capacity, per_record) = (bits(params.capacity.into()), bits(self.per_record));
         // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
-        let parts = per_record + capacity.max(128 - sums.wants.leading_zeros() as usize) + 1;
-        let ratio = parts.max(128 - sums.weight.leading_zeros() as usize);
+        let parts = per_record + capacity.max(bits(sums.wants)) + 1;
+        let ratio = parts.max(bits(sums.weight));
         // The numbers that are divided in the end: no grant exceeds the capacity.
-        (capacity + per_record + ratio <= 128).then(|| Shares {
+        capacity + per_record + ratio <= 128
+    }
+
+    pub(super) fn widened(&self) -> Shares<Wide> {
+        Shares {
             weight_unit: self.weight_unit,
-            per_record: self.per_record.to(),
-            default_per_weight: self.default_per_weight.to(),
-            reserved_per_weight: self.reserved_per_weight.to(),
-        })
+            per_record: self.per_record.widened(),
+            default_per_weight: self.default_per_weight.widened(),
+            reserved_per_weight: self.reserved_per_weight.widened(),
+        }
     }
 }
 
@@ -113,9 +117,9 @@ impl<P: Parts> Shares<P> {
 }
 
 /// The reservation as a fraction in lowest terms: numerator, denominator.
-fn lowest_terms(reservation: Ratio) -> (Wide, Wide) {
+fn lowest_terms(reservation: Ratio) -> (u128, u128) {
     let reserved = u128::from(reservation.millionths());
     let whole = u128::from(Ratio::ONE.millionths());
     let common = gcd(whole, reserved);
-    (Wide::from(reserved / common), Wide::from(whole / common))
+    (reserved / common, whole / common)
 }
