@@ -15,7 +15,7 @@ const MIN_RECORDS: i64 = 200;
 
 /// The commits of the last minute.
 #[derive(Debug, Default)]
-pub(super) struct History {
+struct History {
     polls: VecDeque<Poll>,
 }
 
@@ -42,18 +42,84 @@ impl RateWindow {
 }
 
 /// The units of a rate.
-pub(super) struct Units {
-    pub(super) cycle: Duration,
+struct Units {
+    cycle: Duration,
     /// The most markers of transactions that our instances write, per second.
-    pub(super) markers: u64,
+    markers: u64,
+}
+
+/// The rates that the service finishes.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    recent: History,
+    /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
+    steady: History,
+    /// The most markers of transactions that our instances write to the target, per second.
+    markers: u64,
+    /// The rate of the last check, in thousandths of a record per cycle.
+    last: Option<u64>,
+}
+
+impl Rates {
+    /// Nothing is known but the markers.
+    pub(super) fn renewed(&self) -> Rates {
+        Rates { markers: self.markers, ..Rates::default() }
+    }
+
+    /// Forgets the commits.
+    pub(super) fn clear(&mut self) {
+        self.recent.polls.clear();
+        self.steady.polls.clear();
+    }
+
+    /// Forgets the commits, and the rate of the last check.
+    pub(super) fn forget(&mut self) {
+        *self = self.renewed();
+    }
+
+    pub(super) fn expect_markers(&mut self, per_second: u64) {
+        self.markers = per_second;
+    }
+
+    /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.
+    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool, observes: bool) {
+        if observes {
+            self.steady.push(now, commits.clone(), others);
+        }
+        match is_busy {
+            true => self.recent.push(now, commits, others),
+            false => self.recent.polls.clear(),
+        }
+    }
+
+    pub(super) fn last(&self) -> Option<u64> {
+        self.last
+    }
+
+    fn units(&self, cycle: Duration) -> Units {
+        Units { cycle, markers: self.markers }
+    }
+
+    /// The rate of a busy service.
+    pub(super) fn measure_recent(&mut self, window: &RateWindow, cycle: Duration) -> Option<u64> {
+        self.last = self.recent.rate(window, &self.units(cycle));
+        self.last
+    }
+
+    /// The rate of a service that is on time.
+    pub(super) fn measure_steady(&mut self, window: &RateWindow, cycle: Duration) -> Option<u64> {
+        self.last = self.steady.rate(window, &self.units(cycle));
+        self.last
+    }
+
+    /// The rate over a long window that is covered wholly.
+    pub(super) fn long_steady(&self, window: &RateWindow, cycle: Duration) -> Option<u64> {
+        (self.steady.age() > window.length).then(|| self.steady.rate(window, &self.units(cycle))).flatten()
+    }
 }
 
 impl History {
-    pub(super) fn clear(&mut self) {
-        self.polls.clear();
-    }
-
-    pub(super) fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
+    fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
         self.polls.push_back(Poll { at, commits, others });
         while self.polls.len() > 1 && self.polls.front().is_some_and(|poll| at.nanos_since(poll.at) > MAX_AGE) {
             self.polls.pop_front();
@@ -61,13 +127,13 @@ impl History {
     }
 
     /// The time that the history covers, in nanoseconds.
-    pub(super) fn age(&self) -> u64 {
+    fn age(&self) -> u64 {
         self.polls.back().zip(self.polls.front()).map_or(0, |(newest, oldest)| newest.at.nanos_since(oldest.at))
     }
 
     /// The rate over the shortest part that fits the window and holds enough records, in thousandths of a record per
     /// cycle. `None` if the history is too short.
-    pub(super) fn rate(&self, window: &RateWindow, units: &Units) -> Option<u64> {
+    fn rate(&self, window: &RateWindow, units: &Units) -> Option<u64> {
         let newest = self.polls.back()?;
         let is_before = |poll: &Poll| window.since.is_some_and(|since| poll.at < since);
         for (index, old) in self.polls.iter().enumerate().rev() {
