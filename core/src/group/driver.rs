@@ -145,11 +145,11 @@ impl Driver {
     fn look<L: ControlLog>(&mut self, now: Clocks, throttle: &mut Throttle, log: &mut L) {
         let params = self.member.params();
         let loads = self.meter.measure(now.slow, params, throttle, |client| self.member.part(client));
-        if self.tells_progress {
+        let progress = self.tells_progress.then(|| {
             let admitted = throttle.delays().counts.iter().sum();
-            self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
-        }
-        let commands = self.member.look(now, loads, throttle);
+            Progress { admitted, waits: throttle.backlog().0 > 0 }
+        });
+        let commands = self.member.look(now, loads, progress, throttle);
         self.obey(now.slow, commands, log);
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {

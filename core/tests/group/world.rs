@@ -468,7 +468,7 @@ impl World {
             node.member.charge_memory(count);
         }
         let (loads, before) = (node.loads(), node.member.part_now(clocks).limit);
-        let commands = node.member.look(clocks, &loads, &mut node.greedy);
+        let commands = node.member.look(clocks, &loads, None, &mut node.greedy);
         if commands
             .iter()
             .any(|command| matches!(command, Command::Write { state, .. } if state.kind == StateKind::Own))
