@@ -203,6 +203,28 @@ pub struct Service {
 }
 
 impl Service {
+    /// Returns a service with nothing configured but this.
+    pub fn new(name: &str, client_from: ClientFrom, sources: Vec<Source>, policy: Policy) -> Service {
+        Service {
+            name: name.to_owned(),
+            target: "target".to_owned(),
+            dead_letter: "dead".to_owned(),
+            on_undeliverable: OnUndeliverable::Stop,
+            client_from: vec![client_from],
+            sources,
+            patterns: Vec::new(),
+            control_topic: "control".to_owned(),
+            group_ahead_time: None,
+            group_silence: Duration::from_secs(6),
+            dead_letter_headers: DeadLetterHeaders::Native,
+            redrive_client: "redrive".to_owned(),
+            redrive_key: None,
+            consumer_group: None,
+            pace: None,
+            policy,
+        }
+    }
+
     /// Returns the topic for dead letters that are not sent again.
     pub fn parked(&self) -> String {
         format!("{}.parked", self.dead_letter)
