@@ -118,8 +118,8 @@ impl Allocator {
         let wrong = claims.iter().position(|claim| !(1..=MAX_WEIGHT).contains(&claim.weight));
         assert!(wrong.is_none(), "the weight of {:?} is out of range", wrong.map(name_of));
 
-        let sums = shares::Sums::new(claims);
-        let shares = shares::Shares::new(params, &sums);
+        let sums = shares::ClaimSums::new(claims);
+        let shares = shares::DefaultShares::new(params, &sums);
         if shares.are_narrow(params, &sums) {
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant(&shares, &split, claims, grants);

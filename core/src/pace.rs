@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 
 use crate::units::{Ratio, Time};
 use estimate::{Changes, Check, Estimate};
-use history::{RateWindow, Rates};
+use history::{FinishedRates, RateWindow};
 pub use params::{ChangeCause, Control, Offsets, PaceParams};
-use partition::Partition;
+use partition::TargetPartition;
 use signals::Signals;
 pub use view::{PaceState, PaceView};
 
@@ -50,7 +50,7 @@ const BUSY_PART: u64 = 4;
 pub struct Pace {
     params: PaceParams,
     signals: Signals,
-    rates: Rates,
+    rates: FinishedRates,
     /// The parts of the time in which records waited, in millionths, with the polls that told them.
     waits: VecDeque<(Time, u32)>,
     next_check: Time,
@@ -59,12 +59,12 @@ pub struct Pace {
     late_since: Option<Time>,
     brake: u64,
     limit: u64,
-    contact: Contact,
+    contact: OffsetNews,
 }
 
 /// The last news of the offsets.
 #[derive(Debug, Default)]
-struct Contact {
+struct OffsetNews {
     /// Another instance searches.
     follows: bool,
     blind_since: Option<Time>,
@@ -85,14 +85,14 @@ impl Pace {
         };
         Pace {
             signals: Signals::default(),
-            rates: Rates::default(),
+            rates: FinishedRates::default(),
             waits: VecDeque::new(),
             next_check: now + params.interval,
             estimate: Estimate::new(estimate, changes, now),
             late_since: None,
             brake: WHOLE,
             limit,
-            contact: Contact::default(),
+            contact: OffsetNews::default(),
             params,
         }
     }
@@ -139,7 +139,7 @@ impl Pace {
     /// `admitted` counts the records that were admitted so far, and `waited` is the part of the time since the last
     /// call in which records waited for admission, or were rejected for lack of capacity.
     pub fn handle_offsets(&mut self, now: Time, offsets: &[Offsets], admitted: u64, waited: Ratio) {
-        self.contact = Contact { follows: false, blind_since: None, told_at: Some(now) };
+        self.contact = OffsetNews { follows: false, blind_since: None, told_at: Some(now) };
         if self.signals.note_offsets(now, offsets) {
             self.forget_rate();
         }
@@ -219,7 +219,7 @@ impl Pace {
     /// Compares the finished rate with the estimate.
     fn check(&mut self, now: Time, committed: i64, target: u64) {
         let late = self.signals.late();
-        let gap = self.signals.longest(Partition::gap);
+        let gap = self.signals.longest(TargetPartition::gap);
         let window = |length| RateWindow { length, gap, since: None };
         let is_applied = self.params.control == Control::Apply;
         let rate = match late > target {

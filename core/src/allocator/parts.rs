@@ -11,7 +11,7 @@ use bnum::cast::As;
 pub(super) type Wide = bnum::Uint<48>;
 
 /// A number of parts.
-pub(super) trait Parts:
+pub(super) trait PartCount:
     Copy
     + Ord
     + Debug
@@ -31,7 +31,7 @@ pub(super) trait Parts:
     fn widened(self) -> Wide;
 }
 
-impl Parts for u128 {
+impl PartCount for u128 {
     const ZERO: u128 = 0;
 
     fn of(number: u128) -> u128 {
@@ -43,7 +43,7 @@ impl Parts for u128 {
     }
 }
 
-impl Parts for Wide {
+impl PartCount for Wide {
     const ZERO: Wide = Wide::MIN;
 
     fn of(number: u128) -> Wide {
@@ -56,7 +56,7 @@ impl Parts for Wide {
 }
 
 /// The greatest common divisor; of 0 and another number that one.
-pub(super) fn gcd<P: Parts>(mut a: P, mut b: P) -> P {
+pub(super) fn gcd<P: PartCount>(mut a: P, mut b: P) -> P {
     while b != P::ZERO {
         (a, b) = (b, a % b);
     }

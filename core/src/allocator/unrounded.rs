@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use bnum::cast::As;
 
 use super::parts::{Divisor, Wide};
-use super::{Claim, Fixed, Grant, lending::Split, shares::Shares};
+use super::{Claim, Fixed, Grant, lending::Split, shares::DefaultShares};
 
 /// The part of each exact grant below its last bit of 2⁻⁶⁴ records, over a common denominator.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Remainders {
 impl Remainders {
     /// Computes each client's exact grant; its records are those rounded down, its credit is still the old one.
     pub(super) fn grant(
-        &mut self, shares: &Shares<u128>, split: &Split<u128>, claims: &[Claim], grants: &mut Vec<Grant>,
+        &mut self, shares: &DefaultShares<u128>, split: &Split<u128>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
@@ -35,7 +35,7 @@ impl Remainders {
 
     /// Computes the grants with numbers of any size.
     pub(super) fn grant_wide(
-        &mut self, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
+        &mut self, shares: &DefaultShares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         self.clear(Wide::BITS as usize / 64);
         let denominator = shares.per_record * split.denominator;

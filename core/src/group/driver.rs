@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::control::{ControlLog, Event, OpeningNumber};
 use super::demand::DemandMeter;
-use super::member::{Admissions, Command, Member};
+use super::member::{Admissions, LogCall, Member};
 use super::state::{BANK, Progress, SeatRecord, StateKind};
 use super::targets::Shares;
 use super::{Clocks, GroupParams};
@@ -157,10 +157,10 @@ impl Driver {
         }
     }
 
-    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<Command>, log: &mut L) {
+    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<LogCall>, log: &mut L) {
         for command in commands {
             match command {
-                Command::Open { seat, attempt } => {
+                LogCall::Open { seat, attempt } => {
                     let opened = match &*seat {
                         BANK => OpenedSeat::Bank,
                         _ if seat == *self.member.seat() => OpenedSeat::Own,
@@ -173,7 +173,7 @@ impl Driver {
                     }
                     log.open(&seat, attempt);
                 }
-                Command::Write { attempt, state, loads } => {
+                LogCall::Write { attempt, state, loads } => {
                     match state.kind {
                         StateKind::Own => self.sent.push_back((state.seq, now)),
                         StateKind::Claimed => self.claim = Some(attempt),
@@ -181,8 +181,8 @@ impl Driver {
                     }
                     log.write(attempt, &state, loads.as_ref());
                 }
-                Command::Remove { attempt, seat } => log.remove(attempt, &seat),
-                Command::Close { attempt } => log.close(attempt),
+                LogCall::Remove { attempt, seat } => log.remove(attempt, &seat),
+                LogCall::Close { attempt } => log.close(attempt),
             }
         }
     }

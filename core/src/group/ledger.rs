@@ -28,7 +28,7 @@ pub struct LastState {
 
 /// The change that a record made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum LogChange {
     /// The log began anew: all that was known about holds is void.
     Issue,
     /// A seat's state, or loads.
@@ -56,7 +56,7 @@ pub struct SeatLedger {
 
 impl SeatLedger {
     /// Takes over a committed record.
-    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> Change {
+    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> LogChange {
         self.is_at_end = false;
         match record {
             SeatRecord::State(state) => return self.apply_state(now, state),
@@ -75,17 +75,17 @@ impl SeatLedger {
                 self.progress.remove(seat);
             }
         }
-        Change::Other
+        LogChange::Other
     }
 
-    fn apply_state(&mut self, now: Time, state: &State) -> Change {
+    fn apply_state(&mut self, now: Time, state: &State) -> LogChange {
         let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
         if &*state.seat == BANK {
             self.issue = Some(state.issue);
         }
         let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
         self.seats.insert(Arc::clone(&state.seat), seat);
-        if began_anew { Change::Issue } else { Change::Other }
+        if began_anew { LogChange::Issue } else { LogChange::Other }
     }
 
     /// The issue of the bank; `None` if no member ever made capacity.

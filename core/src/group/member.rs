@@ -21,7 +21,7 @@ use strum::IntoStaticStr;
 
 use super::charged::Charged;
 use super::control::{Event, OpeningNumber};
-use super::ledger::{Change, LastState, SeatLedger};
+use super::ledger::{LastState, LogChange, SeatLedger};
 use super::state::{BANK, Loads, SeatLoads, SeatRecord, State, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams};
@@ -51,7 +51,7 @@ pub trait Admissions {
 
 /// A call that the owner has to make at the control log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum LogCall {
     /// [`ControlLog::open`](super::control::ControlLog::open).
     Open {
         /// The seat.
@@ -98,7 +98,7 @@ pub enum MemberState {
 
 /// The opening of the own seat.
 #[derive(Debug, Default)]
-struct Opening {
+struct OwnOpening {
     /// 0 while none is under way.
     attempt: OpeningNumber,
     /// The end of the log at the opening.
@@ -113,7 +113,7 @@ struct Opening {
 
 /// Announced admissions.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct Allowance {
     /// On the fast clock.
     made: Time,
     /// The number of announced admissions.
@@ -130,7 +130,7 @@ struct Flight {
     seq: u64,
     /// The member leaves with this state.
     is_last: bool,
-    account: Account,
+    account: Allowance,
     /// The hold that comes back if the state was not committed: of gifts and of what was burned.
     given: u64,
     before: Before,
@@ -143,7 +143,7 @@ struct Flight {
 struct Openings {
     /// The number of openings so far.
     attempts: OpeningNumber,
-    own: Opening,
+    own: OwnOpening,
     other: Option<Other>,
     /// The times from which on a seat may be claimed, or the bank opened.
     suspected: BTreeMap<Arc<str>, Time>,
@@ -155,7 +155,7 @@ struct Openings {
 #[derive(Debug, Default)]
 struct Announced {
     /// The account of the last committed own state.
-    account: Option<Account>,
+    account: Option<Allowance>,
     flight: Option<Flight>,
     /// The moves that the last committed own state acknowledged.
     acknowledged: BTreeMap<Arc<str>, u64>,
@@ -169,7 +169,7 @@ struct Announced {
 
 /// The end of a membership.
 #[derive(Debug, Default)]
-struct Exit {
+struct Departure {
     leaving: bool,
     left: bool,
     is_replaced: bool,
@@ -186,7 +186,7 @@ pub struct Member {
     openings: Openings,
     holding: Holding,
     announced: Announced,
-    exit: Exit,
+    exit: Departure,
     split: Targets,
     next_look: Time,
 }
@@ -194,7 +194,7 @@ pub struct Member {
 impl Member {
     /// A member that begins to read the log from its beginning. `life` is a random number.
     pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
-        let own = Opening { retry_at: Some(now.slow), ..Opening::default() };
+        let own = OwnOpening { retry_at: Some(now.slow), ..OwnOpening::default() };
         Member {
             params,
             seat,
@@ -203,7 +203,7 @@ impl Member {
             openings: Openings { own, ..Openings::default() },
             holding: Holding::default(),
             announced: Announced::default(),
-            exit: Exit::default(),
+            exit: Departure::default(),
             split: Targets::new(shares),
             next_look: now.slow,
         }
@@ -212,7 +212,7 @@ impl Member {
     // ## News from the log
 
     /// Takes over what the log tells. Returns calls to make.
-    pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<Command> {
+    pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<LogCall> {
         let mut commands = Vec::new();
         match event {
             Event::Record { record, .. } => self.read(now, record, admissions),
@@ -238,7 +238,7 @@ impl Member {
     }
 
     fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
-        if self.ledger.apply(now.slow, record) == Change::Issue {
+        if self.ledger.apply(now.slow, record) == LogChange::Issue {
             // The log began anew: this member holds nothing, and begins as a newcomer.
             self.vacate(admissions);
             self.reopen(now, Duration::ZERO);
@@ -352,7 +352,7 @@ impl Member {
 
     /// Opens the own seat again after a time.
     fn reopen(&mut self, now: Clocks, after: Duration) {
-        self.openings.own = Opening { retry_at: Some(now.slow + after), ..Opening::default() };
+        self.openings.own = OwnOpening { retry_at: Some(now.slow + after), ..OwnOpening::default() };
         self.look_soon();
     }
 
@@ -363,7 +363,7 @@ impl Member {
     // ## Admissions
 
     /// The accounts that bound the admissions: of the last committed state, and of the one on its way.
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
+    fn accounts(&self) -> impl Iterator<Item = &Allowance> {
         self.announced.account.iter().chain(self.announced.flight.as_ref().map(|flight| &flight.account))
     }
 

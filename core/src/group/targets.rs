@@ -83,7 +83,7 @@ pub(crate) struct Splitter {
     parts: Vec<Option<Part>>,
     unnamed: Option<Part>,
     /// The demand of each client, by number, and the members that have it.
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<ClientDemand>>,
 }
 
 impl Splitter {
@@ -229,7 +229,7 @@ impl Splitter {
         self.pieces.resize_with(self.totals.len(), Vec::new);
         for (member, loads) in input.members.iter().enumerate() {
             for (number, load) in loads.iter().filter(|(_, load)| load.demand > 0) {
-                self.pieces[number].push(Piece { member, demand: load.demand });
+                self.pieces[number].push(ClientDemand { member, demand: load.demand });
             }
         }
     }
@@ -242,7 +242,7 @@ impl Splitter {
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             let pieces = &mut self.pieces[number];
             if pieces.is_empty() {
-                pieces.extend((0..members.len()).map(|member| Piece { member, demand: 1 }));
+                pieces.extend((0..members.len()).map(|member| ClientDemand { member, demand: 1 }));
             }
             // By the name, which all members number alike.
             let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.clients.name(number).as_bytes())));
@@ -252,11 +252,12 @@ impl Splitter {
             // from no other member. Where it can't, every member uses all that it gets.
             let mut exact = vec![0; pieces.len()];
             if all * 4 <= u128::from(grant.records) * 5 {
-                let demand = |piece: &Piece| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
+                let demand =
+                    |piece: &ClientDemand| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
                 exact = fill(whole, &pieces.iter().map(demand).collect::<Vec<_>>());
             }
             let left = whole - exact.iter().sum::<u128>();
-            let more = |piece: &Piece| left * u128::from(piece.demand) / all.max(1);
+            let more = |piece: &ClientDemand| left * u128::from(piece.demand) / all.max(1);
             exact.iter_mut().zip(pieces.iter()).for_each(|(exact, piece)| *exact += more(piece));
             let records_of = round_to(grant.records, &exact, turn);
             let mut records = 0;
@@ -300,7 +301,7 @@ impl Splitter {
 
 /// The demand of one client at one member.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct ClientDemand {
     member: usize,
     demand: u64,
 }

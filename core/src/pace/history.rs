@@ -15,7 +15,7 @@ const MIN_RECORDS: i64 = 200;
 
 /// The commits of the last minute.
 #[derive(Debug, Default)]
-struct History {
+struct CommitHistory {
     polls: VecDeque<Poll>,
 }
 
@@ -50,20 +50,20 @@ struct Units {
 
 /// The rates that the service finishes.
 #[derive(Debug, Default)]
-pub(super) struct Rates {
-    recent: History,
+pub(super) struct FinishedRates {
+    recent: CommitHistory,
     /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
-    steady: History,
+    steady: CommitHistory,
     /// The most markers of transactions that our instances write to the target, per second.
     markers: u64,
     /// The rate of the last check, in thousandths of a record per cycle.
     last: Option<u64>,
 }
 
-impl Rates {
+impl FinishedRates {
     /// Nothing is known but the markers.
-    pub(super) fn renewed(&self) -> Rates {
-        Rates { markers: self.markers, ..Rates::default() }
+    pub(super) fn renewed(&self) -> FinishedRates {
+        FinishedRates { markers: self.markers, ..FinishedRates::default() }
     }
 
     /// Forgets the commits.
@@ -118,7 +118,7 @@ impl Rates {
     }
 }
 
-impl History {
+impl CommitHistory {
     fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
         self.polls.push_back(Poll { at, commits, others });
         while self.polls.len() > 1 && self.polls.front().is_some_and(|poll| at.nanos_since(poll.at) > MAX_AGE) {

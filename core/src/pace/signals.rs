@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::partition::{LastCommit, Partition};
+use super::partition::{LastCommit, TargetPartition};
 use super::{Offsets, median};
 use crate::units::Time;
 
 /// The partitions, and the lateness of the service over most of them.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
-    partitions: BTreeMap<i32, Partition>,
+    partitions: BTreeMap<i32, TargetPartition>,
     late: u64,
     stalled: bool,
 }
@@ -25,7 +25,7 @@ impl Signals {
             let known = self.partitions.get_mut(&one.partition);
             let went_on = known.is_some_and(|partition| partition.handle_offsets(now, one.end, one.committed));
             if !went_on {
-                self.partitions.insert(one.partition, Partition::new(now, one.end, one.committed));
+                self.partitions.insert(one.partition, TargetPartition::new(now, one.end, one.committed));
                 is_new = true;
             }
         }
@@ -55,16 +55,16 @@ impl Signals {
     }
 
     pub(super) fn commits(&self) -> Vec<LastCommit> {
-        self.partitions.values().map(Partition::last_commit).collect()
+        self.partitions.values().map(TargetPartition::last_commit).collect()
     }
 
     /// The usual time between two commits, and the age that one usually leaves open: the largest of any partition.
-    pub(super) fn longest(&self, of: fn(&Partition) -> u64) -> u64 {
+    pub(super) fn longest(&self, of: fn(&TargetPartition) -> u64) -> u64 {
         self.partitions.values().map(of).max().unwrap_or(0)
     }
 
     pub(super) fn open_offsets(&self) -> u64 {
-        self.partitions.values().map(Partition::open_offsets).sum()
+        self.partitions.values().map(TargetPartition::open_offsets).sum()
     }
 
     pub(super) fn stuck_partitions(&self, now: Time) -> usize {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::{IntoStaticStr, VariantNames};
 
-use super::partition::Partition;
+use super::partition::TargetPartition;
 use super::{ChangeCause, Control, MILLI, Pace};
 use crate::units::{Ratio, Time};
 
@@ -81,8 +81,8 @@ impl Pace {
             ceiling: self.params.ceiling,
             brake: Ratio::from_millionths(self.brake as u32).unwrap_or(Ratio::ONE),
             late: Duration::from_nanos(self.signals.late()),
-            usual: Duration::from_nanos(self.signals.longest(Partition::usual)),
-            gap: Duration::from_nanos(self.signals.longest(Partition::gap)),
+            usual: Duration::from_nanos(self.signals.longest(TargetPartition::usual)),
+            gap: Duration::from_nanos(self.signals.longest(TargetPartition::gap)),
             open_offsets: self.signals.open_offsets(),
             rate: self.rates.last().map(rounded),
             signal_age: self.contact.told_at.map(|at| now.since(at)),

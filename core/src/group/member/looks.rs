@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
 use super::holding::Before;
-use super::{Account, Admissions, Command, Flight, Member, Opening};
+use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening};
 use crate::allocator::Part;
 use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
@@ -113,7 +113,7 @@ impl Member {
     /// make.
     pub fn look(
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
-    ) -> Vec<Command> {
+    ) -> Vec<LogCall> {
         let mut commands = Vec::new();
         if now.slow < self.next_look || self.exit.left || self.exit.is_replaced {
             return commands;
@@ -122,8 +122,8 @@ impl Member {
         self.count_silence(now);
         if self.openings.own.retry_at.is_some_and(|at| at <= now.slow) {
             self.openings.attempts += 1;
-            self.openings.own = Opening { attempt: self.openings.attempts, ..Opening::default() };
-            commands.push(Command::Open { seat: Arc::clone(&self.seat), attempt: self.openings.attempts });
+            self.openings.own = OwnOpening { attempt: self.openings.attempts, ..OwnOpening::default() };
+            commands.push(LogCall::Open { seat: Arc::clone(&self.seat), attempt: self.openings.attempts });
         }
         if !self.openings.own.is_open {
             return commands;
@@ -195,7 +195,7 @@ impl Member {
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
     fn write_if_due(
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
-        commands: &mut Vec<Command>,
+        commands: &mut Vec<LogCall>,
     ) {
         let charged = self.holding.count_charged(now.slow, self.params.window());
         let used = admissions.count(now.slow).saturating_add(charged);
@@ -212,7 +212,7 @@ impl Member {
         };
         let loads = self.due_loads(now, loads, progress);
         let total = admissions.total();
-        let is_low = |account: &Account| {
+        let is_low = |account: &Allowance| {
             let left = account.until_total.saturating_sub(total);
             let spare = account.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
             account.ahead.saturating_sub(left) > spare.min(account.ahead / 2)
@@ -351,7 +351,7 @@ impl Member {
     }
 
     /// Writes the last state: everything goes to the member that lacks most; if there is none, the seat keeps it.
-    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<LogCall>) {
         let others = self.split.targets.iter().filter(|(name, _)| **name != self.seat);
         let lack = |(name, &target): (&Arc<str>, &u64)| {
             let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
@@ -377,7 +377,7 @@ impl Member {
     #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
         &mut self, now: Clocks, kind: StateKind, ahead: u64, before: Before, loads: Option<SeatLoads>,
-        admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+        admissions: &mut impl Admissions, commands: &mut Vec<LogCall>,
     ) {
         let own = match kind {
             // The admissions have left with the hold.
@@ -391,7 +391,7 @@ impl Member {
         };
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
         let until_total = admissions.total().saturating_add(ahead);
-        let account = Account { made: now.fast, ahead, until_total, time: self.params.ahead_time };
+        let account = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
         let (given, seen) = (self.holding.given_since(before), self.holding.seen().clone());
         let is_last = kind == StateKind::Left;
         self.announced.flight = Some(Flight { seq: state.seq, is_last, account, given, before, seen });
@@ -399,6 +399,6 @@ impl Member {
             self.announced.told.clone_from(&loads.loads);
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
-        commands.push(Command::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
+        commands.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::{sync::Arc, time::Duration};
 
-use super::{Command, Member};
+use super::{LogCall, Member};
 use crate::group::Clocks;
 use crate::group::charged::{Charged, slices};
 use crate::group::control::{Event, OpeningNumber};
@@ -38,7 +38,7 @@ pub(super) struct Other {
 
 impl Member {
     /// Begins to claim a seat, or to make capacity, if it is time.
-    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
         if let Some(other) = &self.openings.other {
             if now.slow > other.since + OPENING_TIMEOUT {
                 self.end_other(now, commands);
@@ -96,7 +96,7 @@ impl Member {
     }
 
     /// Opens another seat once `wait` has passed since it was due first.
-    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<Command>) {
+    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<LogCall>) {
         let at = *self.openings.suspected.entry(Arc::clone(&seat)).or_insert(now.slow + wait);
         if self.openings.other.is_some() || now.slow < at {
             return;
@@ -105,31 +105,31 @@ impl Member {
         self.openings.attempts += 1;
         let (attempt, end) = (self.openings.attempts, None);
         let seq = self.ledger.seat(&seat).map_or(0, |seat| seat.state.seq);
-        commands.push(Command::Open { seat: Arc::clone(&seat), attempt });
+        commands.push(LogCall::Open { seat: Arc::clone(&seat), attempt });
         self.openings.other =
             Some(Other { seat, attempt, end, is_open: false, is_writing: false, since: now.slow, seq });
     }
 
-    fn end_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+    fn end_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
         if let Some(other) = self.openings.other.take() {
-            commands.push(Command::Close { attempt: other.attempt });
+            commands.push(LogCall::Close { attempt: other.attempt });
             self.openings.suspected.insert(other.seat, now.slow + RETRY_INTERVAL);
         }
     }
 
-    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<Command>) {
+    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<LogCall>) {
         let Some(other) = self.openings.other.as_mut().filter(|other| other.attempt == attempt) else { return };
         match event {
             Event::Opened { end, .. } => other.end = Some(*end),
             _ => {
-                commands.push(Command::Close { attempt });
+                commands.push(LogCall::Close { attempt });
                 self.openings.other = None;
             }
         }
     }
 
     /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
-    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
         let Some(other) = &mut self.openings.other else { return };
         if other.is_writing || other.end.is_none_or(|end| !self.ledger.reaches(end)) {
             return;
@@ -139,11 +139,11 @@ impl Member {
         if self.needs_memory() {
             return;
         }
-        let write = |state| Command::Write { attempt, state: Box::new(state), loads: None };
+        let write = |state| LogCall::Write { attempt, state: Box::new(state), loads: None };
         let command = match &*name {
             BANK => self.find_mint(now).map(write),
             _ if self.ledger.is_forgettable(&name, self.params.forget_after) => {
-                Some(Command::Remove { attempt, seat: Arc::clone(&name) })
+                Some(LogCall::Remove { attempt, seat: Arc::clone(&name) })
             }
             _ => self.find_claim(now, &name, seq).map(write),
         };
