@@ -24,7 +24,7 @@ use super::control::{Event, OpeningNumber};
 use super::ledger::{LastState, LogChange, SeatLedger};
 use super::state::{BANK, Loads, SeatLoads, SeatRecord, State, StateKind, Terms};
 use super::targets::Shares;
-use super::{Clocks, GroupParams};
+use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
 use crate::scheduler::GroupPart;
 use crate::units::Time;
@@ -175,6 +175,14 @@ struct Departure {
     is_replaced: bool,
 }
 
+/// The times of looks.
+#[derive(Debug)]
+struct Schedule {
+    /// By the size of the group at the last look.
+    times: GroupTimes,
+    next_look: Time,
+}
+
 /// A member.
 #[derive(Debug)]
 pub struct Member {
@@ -188,13 +196,14 @@ pub struct Member {
     announced: Announced,
     exit: Departure,
     split: Targets,
-    next_look: Time,
+    schedule: Schedule,
 }
 
 impl Member {
     /// A member that begins to read the log from its beginning. `life` is a random number.
     pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
         let own = OwnOpening { retry_at: Some(now.slow), ..OwnOpening::default() };
+        let schedule = Schedule { times: params.times(0, 0), next_look: now.slow };
         Member {
             params,
             seat,
@@ -205,7 +214,7 @@ impl Member {
             announced: Announced::default(),
             exit: Departure::default(),
             split: Targets::new(shares),
-            next_look: now.slow,
+            schedule,
         }
     }
 
@@ -357,7 +366,7 @@ impl Member {
     }
 
     fn look_soon(&mut self) {
-        self.next_look = self.next_look.min(self.announced.made_at + self.params.look);
+        self.schedule.next_look = self.schedule.next_look.min(self.announced.made_at + self.params.look);
     }
 
     // ## Admissions
@@ -483,12 +492,12 @@ impl Member {
 
     /// The time of the next look.
     pub fn next_look(&self) -> Time {
-        self.next_look
+        self.schedule.next_look
     }
 
     /// The time of silence after which a seat may be claimed.
     pub fn silence_limit(&self) -> Duration {
-        self.times().silence
+        self.schedule.times.silence
     }
 
     /// The capacity in force: the smallest among the live members and this one.

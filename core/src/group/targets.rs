@@ -11,7 +11,7 @@
 
 mod smooth;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
@@ -105,7 +105,8 @@ impl Splitter {
         self.parts.resize(input.clients.len(), None);
         self.unnamed = None;
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
-            return whole_parts(input.capacity, vec![1; input.members.len()].into_iter(), input.turn);
+            let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
+            return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
         }
         let allocation = AllocationParams {
             capacity: input.capacity,
@@ -362,42 +363,12 @@ fn fill(total: u128, demands: &[Demand]) -> Vec<u128> {
 fn round_to(total: u64, exact: &[u128], turn: u64) -> Vec<u64> {
     let mut whole: Vec<u64> = exact.iter().map(|exact| (exact >> FRACTION_BITS) as u64).collect();
     let left = total.saturating_sub(whole.iter().sum()) as usize;
-    let fraction = |index: usize| (exact[index] & ((1 << FRACTION_BITS) - 1)) as u64;
-    for index in by_remainder(exact.len(), turn, fraction).into_iter().cycle().take(left) {
+    // Those with the largest remainders first.
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.rotate_left((turn % exact.len() as u64) as usize);
+    order.sort_by_key(|&index| Reverse(exact[index] & ((1 << FRACTION_BITS) - 1)));
+    for index in order.into_iter().cycle().take(left) {
         whole[index] += 1;
     }
     whole
-}
-
-/// Splits whole records in proportion, by the largest remainder; ties go to another member with each turn.
-fn whole_parts(records: u64, by: impl Iterator<Item = u64> + Clone, turn: u64) -> Vec<u64> {
-    let total: u128 = by.clone().map(u128::from).sum();
-    let (mut whole, mut rests) = (Vec::new(), Vec::new());
-    for part in by {
-        // Products that fit 64 bits, as nearly all do, divide much faster.
-        let (quotient, rest) = match (records.checked_mul(part), u64::try_from(total)) {
-            (Some(exact), Ok(total)) => (exact / total, exact % total),
-            _ => {
-                let exact = u128::from(records) * u128::from(part);
-                ((exact / total) as u64, (exact % total) as u64)
-            }
-        };
-        whole.push(quotient);
-        rests.push(rest);
-    }
-    let left = (records - whole.iter().sum::<u64>()) as usize;
-    if left > 0 {
-        for &index in &by_remainder(rests.len(), turn, |index| rests[index])[..left] {
-            whole[index] += 1;
-        }
-    }
-    whole
-}
-
-/// The indices of `count` members, those with the largest remainders first.
-fn by_remainder(count: usize, turn: u64, remainder: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    order.rotate_left((turn % count as u64) as usize);
-    order.sort_by_key(|&index| std::cmp::Reverse(remainder(index)));
-    order
 }

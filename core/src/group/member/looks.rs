@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use super::holding::Before;
 use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening};
 use crate::allocator::Part;
+use crate::group::Clocks;
 use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
 use crate::group::state::{Loads, Progress, SeatLoads, State, StateKind};
 use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
-use crate::group::{Clocks, GroupTimes};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
 use crate::units::{NANOS_PER_MILLI, Time, nanos};
@@ -84,6 +84,11 @@ impl Targets {
         (self.shares, self.split) = (shares, None);
     }
 
+    /// The capacity of the last split.
+    fn capacity(&self) -> u64 {
+        self.split.as_ref().map_or(0, |(basis, _)| basis.capacity)
+    }
+
     pub fn forget_shortage(&mut self) {
         self.short_since = None;
     }
@@ -100,25 +105,17 @@ impl Targets {
 }
 
 impl Member {
-    pub(super) fn heartbeat(&self) -> Duration {
-        self.times().heartbeat
-    }
-
-    /// The times of this member, by the size of the group.
-    pub(super) fn times(&self) -> GroupTimes {
-        self.params.times(self.ledger.members(), self.ledger.clients.len())
-    }
-
     /// Checks whether to write a state, if a look is due. `progress` goes to the log with the loads. Returns calls to
     /// make.
     pub fn look(
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
     ) -> Vec<LogCall> {
         let mut commands = Vec::new();
-        if now.slow < self.next_look || self.exit.left || self.exit.is_replaced {
+        if now.slow < self.schedule.next_look || self.exit.left || self.exit.is_replaced {
             return commands;
         }
-        self.next_look = now.slow + self.times().look;
+        self.schedule.times = self.params.times(self.ledger.members(), self.ledger.clients.len());
+        self.schedule.next_look = now.slow + self.schedule.times.look;
         self.count_silence(now);
         if self.openings.own.retry_at.is_some_and(|at| at <= now.slow) {
             self.openings.attempts += 1;
@@ -144,7 +141,7 @@ impl Member {
     }
 
     fn count_silence(&mut self, now: Clocks) {
-        let heartbeats = self.heartbeat() * 2;
+        let heartbeats = self.schedule.times.heartbeat * 2;
         let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
         let hears = match self.announced.account {
             // A member that does not join writes no states.
@@ -241,7 +238,7 @@ impl Member {
     /// The part of what circulates beyond the capacity that this member gives up.
     fn find_burn(&self, used: u64) -> u64 {
         let circulating = self.ledger.circulating();
-        let excess = circulating.saturating_sub(self.capacity());
+        let excess = circulating.saturating_sub(self.split.capacity());
         let part =
             (u128::from(excess) * u128::from(self.holding.hold())).div_ceil(u128::from(circulating.max(1))) as u64;
         part.min(self.holding.hold().saturating_sub(self.split.target.max(used)))
@@ -266,8 +263,8 @@ impl Member {
         let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
         // Small gifts wait for the next state.
         let small = match now.slow < self.announced.made_at + UNHURRIED {
-            true => self.capacity() / 50,
-            false => self.capacity() / 500,
+            true => self.split.capacity() / 50,
+            false => self.split.capacity() / 500,
         };
         let is_enough = |hold: u64, lack: u64| hold > 0 && (is_due || hold >= small || hold >= lack && lack >= small);
         let part = |lack: u64| {
@@ -292,7 +289,7 @@ impl Member {
         let longer = AHEAD.min(cycle.saturating_sub(SHORT_CYCLE) * MAX_AHEAD / 1_000);
         let ahead = LEAST_AHEAD.min(cycle / 2).max(longer).max(cycle * MIN_AHEAD / 1_000);
         // Nothing is written between two looks.
-        let ahead = ahead.max(self.times().look * 2);
+        let ahead = ahead.max(self.schedule.times.look * 2);
         let ahead = self.records_in(ahead);
         ahead.max(self.holding.hold().saturating_sub(used) / 4).max(1)
     }
@@ -309,7 +306,7 @@ impl Member {
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
     fn is_state_old(&self, now: Clocks) -> bool {
-        self.announced.account.is_none_or(|account| now.fast >= account.made + self.heartbeat())
+        self.announced.account.is_none_or(|account| now.fast >= account.made + self.schedule.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
@@ -326,7 +323,7 @@ impl Member {
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
     fn have_loads_moved(&self, loads: &Loads) -> bool {
-        let capacity = self.capacity();
+        let capacity = self.split.capacity();
         let mut demands = BTreeMap::<&str, (u64, u64)>::new();
         self.announced.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
         loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
@@ -342,7 +339,7 @@ impl Member {
     pub fn leave(&mut self) {
         self.exit.leaving = true;
         self.exit.left |= !self.announced.began && self.announced.flight.is_none();
-        self.next_look = Time::ZERO;
+        self.schedule.next_look = Time::ZERO;
     }
 
     /// Returns whether the member has left.
