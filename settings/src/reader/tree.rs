@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
-use toml_edit::{ImDocument, Item, TableLike, TomlError, Value};
+use toml_edit::{Document, Item, TableLike, TomlError, Value};
 
 use super::error::{ConfigError, Origin};
 use super::schema::Kind;
@@ -93,7 +93,7 @@ impl NodeContent {
 /// # Errors
 /// Fails when the text is not TOML.
 pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
-    let document = ImDocument::parse(text).map_err(|error| syntax_error(text, path, &error))?;
+    let document = Document::parse(text).map_err(|error| syntax_error(text, path, &error))?;
     Ok(File { text, path, line_ends: line_ends(text) }.table(document.as_table()))
 }
 
