@@ -85,7 +85,7 @@ impl Pace {
         };
         Pace {
             signals: Signals::default(),
-            rates: FinishedRates::default(),
+            rates: FinishedRates::new(params.cycle, 0),
             waits: VecDeque::new(),
             next_check: now + params.interval,
             estimate: Estimate::new(estimate, changes, now),
@@ -100,8 +100,9 @@ impl Pace {
     /// Changes the settings. The estimate stays, within the new bounds; another use or cycle begins anew.
     pub fn change(&mut self, params: PaceParams, now: Time) {
         if (params.control, params.cycle) != (self.params.control, self.params.cycle) {
-            let rates = self.rates.renewed();
-            *self = Pace { rates, ..Pace::with_changes(params, self.estimate.changes(), now) };
+            let markers = *self.rates.markers();
+            *self = Pace::with_changes(params, self.estimate.changes(), now);
+            self.expect_markers(markers);
             return;
         }
         self.params = params;
@@ -131,7 +132,7 @@ impl Pace {
     /// Tells how many markers of transactions our instances write to the target, per second and at most. Offsets that
     /// are neither our records nor our markers are records of other writers.
     pub fn expect_markers(&mut self, per_second: u64) {
-        self.rates.expect_markers(per_second);
+        *self.rates.markers() = per_second;
     }
 
     /// Takes the offsets of all partitions of the target in which the group has committed.
@@ -152,10 +153,9 @@ impl Pace {
         }
         let ends: i64 = offsets.iter().map(|one| one.end).sum();
         let others = i128::from(ends) - i128::from(admitted);
-        let observes = self.params.control == Control::Observe;
         match self.signals.are_stalled() {
             true => self.rates.clear(),
-            false => self.rates.push(now, self.signals.commits(), others, is_busy, observes),
+            false => self.rates.push(now, self.signals.commits(), others, is_busy),
         }
         let (late, target) = (self.signals.late(), self.params.target(self.known_estimate()));
         self.brake = brake(late, target);
@@ -182,7 +182,7 @@ impl Pace {
     }
 
     fn forget(&mut self) {
-        self.rates.forget();
+        self.rates = FinishedRates::new(self.params.cycle, *self.rates.markers());
         (self.signals, self.late_since, self.brake) = (Signals::default(), None, WHOLE);
     }
 
@@ -222,20 +222,15 @@ impl Pace {
         let gap = self.signals.longest(TargetPartition::gap);
         let window = |length| RateWindow { length, gap, since: None };
         let is_applied = self.params.control == Control::Apply;
-        let rate = match late > target {
-            _ if is_applied => self.rates.measure_recent(&window(RATE_WINDOW), self.params.cycle),
-            // Before it was late, the service may have had less to do than it can.
-            true => {
-                let since = self.late_since;
-                self.rates.measure_recent(&RateWindow { since, ..window(RATE_WINDOW) }, self.params.cycle)
-            }
-            false => self.rates.measure_steady(&window(RATE_WINDOW), self.params.cycle),
-        };
+        // Observation: before it was late, the service may have had less to do than it can.
+        let since = self.late_since.filter(|_| !is_applied && late > target);
+        let is_steady = !is_applied && late <= target;
+        let rate = self.rates.measure(is_steady, &RateWindow { since, ..window(RATE_WINDOW) });
         let check = Check { now, committed, late, target, rate, records_wait: self.records_wait() };
         if is_applied {
             self.estimate.decide(&self.params, &check);
         } else {
-            let steady = self.rates.long_steady(&window(STEADY_WINDOW), self.params.cycle);
+            let steady = self.rates.long_steady(&window(STEADY_WINDOW));
             self.estimate.compare(&check, steady);
         }
     }

@@ -6,8 +6,8 @@ use std::{fmt::Debug, iter::Sum};
 
 use bnum::cast::As;
 
-/// The largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴. No grant
-/// exceeds the capacity, which bounds products: 40 + 90 + 174 + 64 = 368 bits at most.
+/// The largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴. No
+/// grant exceeds the capacity, which bounds products: 40 + 90 + 174 + 64 = 368 bits at most.
 pub(super) type Wide = bnum::Uint<48>;
 
 /// A number of parts.

@@ -177,7 +177,8 @@ impl SeatLedger {
         self.is_at_end && self.position >= end
     }
 
-    /// Notes that time has passed. If states of this reader were committed in it, it counts as the silence of all seats.
+    /// Notes that time has passed. If states of this reader were committed in it, it counts as the silence of all
+    /// seats.
     pub(super) fn pass(&mut self, now: Time, counts: bool) {
         let passed = self.passed_at.map_or(Duration::ZERO, |at| now.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
         self.passed_at = Some(now);

@@ -42,6 +42,7 @@ impl RateWindow {
 }
 
 /// The units of a rate.
+#[derive(Debug, Clone, Copy)]
 struct Units {
     cycle: Duration,
     /// The most markers of transactions that our instances write, per second.
@@ -49,21 +50,21 @@ struct Units {
 }
 
 /// The rates that the service finishes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FinishedRates {
     recent: CommitHistory,
     /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
     steady: CommitHistory,
-    /// The most markers of transactions that our instances write to the target, per second.
-    markers: u64,
+    units: Units,
     /// The rate of the last check, in thousandths of a record per cycle.
     last: Option<u64>,
 }
 
 impl FinishedRates {
-    /// Nothing is known but the markers.
-    pub(super) fn renewed(&self) -> FinishedRates {
-        FinishedRates { markers: self.markers, ..FinishedRates::default() }
+    /// Nothing is known but the units.
+    pub(super) fn new(cycle: Duration, markers: u64) -> FinishedRates {
+        let (recent, steady) = Default::default();
+        FinishedRates { recent, steady, units: Units { cycle, markers }, last: None }
     }
 
     /// Forgets the commits.
@@ -72,49 +73,35 @@ impl FinishedRates {
         self.steady.polls.clear();
     }
 
-    /// Forgets the commits, and the rate of the last check.
-    pub(super) fn forget(&mut self) {
-        *self = self.renewed();
-    }
-
-    pub(super) fn expect_markers(&mut self, per_second: u64) {
-        self.markers = per_second;
+    /// The most markers of transactions that our instances write to the target, per second.
+    pub(super) fn markers(&mut self) -> &mut u64 {
+        &mut self.units.markers
     }
 
     /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.
-    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool, observes: bool) {
-        if observes {
-            self.steady.push(now, commits.clone(), others);
-        }
+    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool) {
+        self.steady.push(now, commits.clone(), others);
         match is_busy {
             true => self.recent.push(now, commits, others),
             false => self.recent.polls.clear(),
         }
     }
 
+    /// The rate of the last check.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }
 
-    fn units(&self, cycle: Duration) -> Units {
-        Units { cycle, markers: self.markers }
-    }
-
-    /// The rate of a busy service.
-    pub(super) fn measure_recent(&mut self, window: &RateWindow, cycle: Duration) -> Option<u64> {
-        self.last = self.recent.rate(window, &self.units(cycle));
+    /// Measures the rate of a busy service, or of one that is on time.
+    pub(super) fn measure(&mut self, is_steady: bool, window: &RateWindow) -> Option<u64> {
+        let history = if is_steady { &self.steady } else { &self.recent };
+        self.last = history.rate(window, &self.units);
         self.last
     }
 
-    /// The rate of a service that is on time.
-    pub(super) fn measure_steady(&mut self, window: &RateWindow, cycle: Duration) -> Option<u64> {
-        self.last = self.steady.rate(window, &self.units(cycle));
-        self.last
-    }
-
-    /// The rate over a long window that is covered wholly.
-    pub(super) fn long_steady(&self, window: &RateWindow, cycle: Duration) -> Option<u64> {
-        (self.steady.age() > window.length).then(|| self.steady.rate(window, &self.units(cycle))).flatten()
+    /// The rate of a service that is on time, over a window that is covered wholly.
+    pub(super) fn long_steady(&self, window: &RateWindow) -> Option<u64> {
+        (self.steady.age() > window.length).then(|| self.steady.rate(window, &self.units)).flatten()
     }
 }
 
