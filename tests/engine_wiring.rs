@@ -26,8 +26,8 @@ use watermaster_core::policy::{Overflow, Policy};
 use watermaster_core::{offset_map, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
-    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    Service, Source, StartFrom, secrets::Secrets,
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, Service, Source, StartFrom,
+    secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -64,29 +64,13 @@ impl Bench {
             secrets: Secrets::default(),
             schema_registry: None,
         };
-        let service = Service {
-            name: "kyc".to_owned(),
-            target: "target".to_owned(),
-            dead_letter: "dead".to_owned(),
-            on_undeliverable: OnUndeliverable::Stop,
-            client_from: vec![ClientFrom::Topic],
-            sources: vec![Source {
-                topic: "loans".to_owned(),
-                client: Some("loans".to_owned()),
-                allowed_clients: None,
-                by_pattern: false,
-            }],
-            patterns: Vec::new(),
-            control_topic: "control".to_owned(),
-            dead_letter_headers: DeadLetterHeaders::Native,
-            redrive_client: "redrive".to_owned(),
-            redrive_key: None,
-            consumer_group: None,
-            pace: None,
-            group_ahead_time: None,
-            group_silence: Duration::from_secs(6),
-            policy: policy(capacity, cycle),
+        let source = Source {
+            topic: "loans".to_owned(),
+            client: Some("loans".to_owned()),
+            allowed_clients: None,
+            by_pattern: false,
         };
+        let service = Service::new("kyc", ClientFrom::Topic, vec![source], policy(capacity, cycle));
         Bench { broker, kafka, service }
     }
 

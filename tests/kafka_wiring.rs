@@ -25,8 +25,8 @@ use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceInde
 use watermaster_kafka::topics::Topics;
 use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
 use watermaster_settings::{
-    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    Service, Settings, Source, StartFrom, secrets::Secrets,
+    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, Service, Settings,
+    Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -71,24 +71,8 @@ impl Bench {
         };
         let source =
             |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None, by_pattern: false };
-        let service = Service {
-            name: "kyc".to_owned(),
-            target: "target".to_owned(),
-            dead_letter: "dead".to_owned(),
-            on_undeliverable: OnUndeliverable::Stop,
-            client_from: vec![ClientFrom::Header("client-id".to_owned())],
-            sources: vec![source("loans"), source("cards")],
-            patterns: Vec::new(),
-            control_topic: "control".to_owned(),
-            dead_letter_headers: DeadLetterHeaders::Native,
-            redrive_client: "redrive".to_owned(),
-            redrive_key: None,
-            consumer_group: None,
-            pace: None,
-            group_ahead_time: None,
-            group_silence: Duration::from_secs(6),
-            policy: policy(),
-        };
+        let client_from = ClientFrom::Header("client-id".to_owned());
+        let service = Service::new("kyc", client_from, vec![source("loans"), source("cards")], policy());
         Bench { broker, kafka, service }
     }
 

@@ -12,8 +12,8 @@ use watermaster_core::policy::{CatchUp, Mode, Policy};
 use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
-    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    PaceSettings, Service, Source, StartFrom, secrets::Secrets,
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, PaceSettings, Service, Source, StartFrom,
+    secrets::Secrets,
 };
 
 use crate::records::{RECORDS, SOURCE};
@@ -89,23 +89,13 @@ impl Case {
         let pointer = || ["client", "id"].map(str::to_owned).into();
         let client_from =
             if self.json { ClientFrom::Json(pointer()) } else { ClientFrom::Header("client-id".to_owned()) };
+        let source = Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false };
         Service {
-            name: "count".to_owned(),
             target: TARGET.to_owned(),
             dead_letter: DEAD_LETTER.to_owned(),
-            on_undeliverable: OnUndeliverable::Stop,
-            client_from: vec![client_from],
-            sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false }],
-            patterns: Vec::new(),
-            control_topic: "control".to_owned(),
-            dead_letter_headers: DeadLetterHeaders::Native,
-            redrive_client: "redrive".to_owned(),
-            redrive_key: None,
-            consumer_group: None,
             pace: self.paced.then(pace),
-            group_ahead_time: None,
             group_silence: NEVER,
-            policy: self.policy(),
+            ..Service::new("count", client_from, vec![source], self.policy())
         }
     }
 

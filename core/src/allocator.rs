@@ -20,7 +20,7 @@ use crate::policy::Lending;
 use crate::units::{MAX_CAPACITY, Ratio};
 
 pub use fixed::{Credit, Fixed};
-use parts::Wide;
+use parts::Divisor;
 
 /// The most claims of one allocation.
 pub const MAX_CLAIMS: usize = 1 << 20;
@@ -71,6 +71,23 @@ pub struct Grant {
     pub credit: Credit,
 }
 
+/// The part of one client's grant that one member of a group has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Shape mode: the client's weight in the fair queueing of this member.
+    pub weight: Fixed,
+    /// Reject mode: the client's grant at this member, in whole records.
+    pub records: u64,
+    /// The client's whole grant, in records.
+    pub whole_records: u64,
+    /// The client's default share at this member.
+    pub default_share: Fixed,
+    /// The client's default share of the whole capacity.
+    pub whole_share: Fixed,
+    /// The part of the client's demand that is here, at least a quarter of an even part.
+    pub ratio: Ratio,
+}
+
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
@@ -101,12 +118,13 @@ impl Allocator {
         let wrong = claims.iter().position(|claim| !(1..=MAX_WEIGHT).contains(&claim.weight));
         assert!(wrong.is_none(), "the weight of {:?} is out of range", wrong.map(name_of));
 
-        let sums = shares::Sums::new(claims);
-        let shares = shares::Shares::new(params, &sums);
-        if let Some(shares) = shares.narrow(params, &sums) {
+        let sums = shares::ClaimSums::new(claims);
+        let shares = shares::DefaultShares::new(params, &sums);
+        if shares.are_narrow(params, &sums) {
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant(&shares, &split, claims, grants);
         } else {
+            let shares = shares.widened();
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant_wide(&shares, &split, claims, grants);
         }
@@ -121,8 +139,6 @@ impl Allocator {
 ///
 /// If `total_weight` is 0.
 pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
-    // 64 + 64 + 64 bits. The share itself is at most the capacity, so that it fits a `Fixed`.
-    let numerator = Wide::from(u128::from(capacity) * u128::from(weight)) << 64_usize;
-    let share: Wide = numerator / Wide::from(total_weight);
-    Fixed::from_bits(share.saturating_to::<u128>())
+    // The share is at most the capacity, so that it fits a `Fixed`.
+    Fixed::from_bits(Divisor::new(total_weight).divide(u128::from(capacity) * u128::from(weight)).0)
 }

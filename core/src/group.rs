@@ -33,11 +33,8 @@ pub mod wire;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, Limit, Mode, Policy, Window};
-use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+use crate::units::{MARGIN, NANOS_PER_MILLI, Ratio, Time, lengthened, nanos};
 use state::Terms;
-
-/// The most by which the clocks of a group's machines differ in rate: a thousandth.
-pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 
 /// The bounds of the default time for which a state's announced admissions may be made: three cycles.
 const AHEAD_TIMES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
@@ -57,13 +54,6 @@ const HEARTBEAT_FOR_EACH: Duration = Duration::from_millis(10);
 /// The time between two looks for each client: a look takes 2 µs for each at most, and must not take more than a tenth
 /// of the time.
 const LOOK_FOR_EACH_CLIENT: Duration = Duration::from_micros(20);
-
-/// A time that is no shorter than `duration` on any clock that differs by at most `margin`.
-pub fn lengthened(duration: Duration, margin: Ratio) -> Duration {
-    let nanos = u128::from(nanos(duration));
-    let more = (nanos * u128::from(margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
-    Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
-}
 
 /// The rules of a group. All members must have the same, but for the capacity.
 #[derive(Debug, Clone, PartialEq)]

@@ -70,7 +70,7 @@ pub(crate) struct SetShape {
 
 /// The ways to write a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RunKind {
     /// The lengths of the runs, less one: waiting, completed, waiting, … With parameters 0 and 0 that is a bit for each
     /// offset, so the best parameters never take more.
     Runs { waiting: u32, completed: u32 },
@@ -82,19 +82,19 @@ pub(crate) enum Kind {
 
 impl SetShape {
     /// The cheapest kind and the most bits that the set can take in it, without its header.
-    pub(crate) fn cheapest(self) -> (Kind, u64) {
+    pub(crate) fn cheapest(self) -> (RunKind, u64) {
         let SetShape { pairs, waiting, completed } = self;
         let (long_waiting, waiting_bits) = rice(pairs, waiting - pairs);
         let (long_completed, completed_bits) = rice(pairs, completed - pairs);
         let (after, after_bits) = rice(waiting, completed);
         let (before, before_bits) = rice(completed, waiting);
-        let runs = Kind::Runs { waiting: long_waiting, completed: long_completed };
+        let runs = RunKind::Runs { waiting: long_waiting, completed: long_completed };
         let mut best = (runs, waiting_bits + completed_bits);
         if after_bits < best.1 {
-            best = (Kind::AfterWaiting { parameter: after }, after_bits);
+            best = (RunKind::AfterWaiting { parameter: after }, after_bits);
         }
         if before_bits < best.1 {
-            best = (Kind::BeforeCompleted { parameter: before }, before_bits);
+            best = (RunKind::BeforeCompleted { parameter: before }, before_bits);
         }
         best
     }

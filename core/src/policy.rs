@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::offset_map::MapBudget;
-use crate::units::{Ratio, Weight};
+use crate::units::{MARGIN, Ratio, Weight, lengthened};
 
 /// The policy of one service.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,7 +86,7 @@ impl Policy {
     pub fn window_length(&self) -> Duration {
         match self.scope {
             Scope::Instance => self.cycle,
-            Scope::Group => crate::group::lengthened(self.cycle, crate::group::MARGIN),
+            Scope::Group => lengthened(self.cycle, MARGIN),
         }
     }
 

@@ -31,8 +31,7 @@ mod pages;
 mod registry;
 mod spacing;
 
-use crate::allocator::{Credit, Grant};
-use crate::group::targets::Part;
+use crate::allocator::{Credit, Grant, Part};
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::{slot::Slot, units::Time, window::slice_width};
 use backlog::Backlog;
@@ -63,7 +62,7 @@ pub(crate) struct Scheduler {
 
 /// A delayed record that left its queue to be sent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Served {
+pub(crate) struct ServedRecord {
     pub record: QueuedRecord,
     /// The number of records in the window with this one.
     pub in_window: u64,
@@ -71,8 +70,8 @@ pub(crate) struct Served {
 
 /// The outcome of a client's turn.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Turn {
-    Served(Served),
+pub(crate) enum ClientTurn {
+    Served(ServedRecord),
     Blocked,
     /// A record that goes first exceeds its client's own limit until this time.
     OverLimit {
@@ -289,19 +288,19 @@ impl Scheduler {
     /// Sends a record in the turn of a client; usually one of its own. If the own limit of the record's client refuses
     /// it, the client that has its turn is blocked; a record that goes first is to be rejected.
     #[inline]
-    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Turn {
+    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> ClientTurn {
         let QueuedRecord { client, first, .. } = *self.backlog.get(slot);
         let client = self.clients.get_mut(client);
         if let Err(until) = client.take_own_limit(now) {
             if first {
-                return Turn::OverLimit { until };
+                return ClientTurn::OverLimit { until };
             }
             if self.backlog.first.is_empty() || self.backlog.first_after > now {
                 self.block(turn, until);
             } else {
                 self.backlog.first_after = until;
             }
-            return Turn::Blocked;
+            return ClientTurn::Blocked;
         }
         let record = self.backlog.serve(slot, &mut client.queue);
         // Shape mode counts no use: not even looking spares a decision a cache line.
@@ -311,7 +310,7 @@ impl Scheduler {
             }
             self.gates.bucket.charge(now);
         }
-        Turn::Served(Served { record, in_window: self.gates.charge_window(now) })
+        ClientTurn::Served(ServedRecord { record, in_window: self.gates.charge_window(now) })
     }
 
     /// Sends a record without asking or charging the gates.

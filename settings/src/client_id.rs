@@ -11,10 +11,9 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::value::RawValue;
 
 use crate::model::{ClientFrom, SchemaFormat, Source};
-pub use pattern::{MAX_SEARCHED_BYTES, Pattern, PatternError};
+use crate::pattern::{MAX_SEARCHED_BYTES, Pattern};
 pub use schema_id::{SCHEMA_ID_HEADER, SchemaId};
 
-mod pattern;
 mod schema_id;
 
 /// The longest client id, in bytes.
@@ -196,7 +195,7 @@ fn walk<'r, const INTEGER: bool>(
 ) -> Result<Option<Cow<'r, str>>, Option<AnonymousReason>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut fault = None;
-    let found = Walk::<INTEGER> { path, fault: &mut fault }.deserialize(&mut deserializer);
+    let found = JsonWalk::<INTEGER> { path, fault: &mut fault }.deserialize(&mut deserializer);
     let found = found.and_then(|found| deserializer.end().map(|()| found));
     found.map_err(|_| fault)
 }
@@ -205,13 +204,13 @@ fn walk<'r, const INTEGER: bool>(
 /// if the path leads nowhere.
 ///
 /// Recursion is at most as deep as the path, of which serde_json takes 128 levels. Skipped values need no stack.
-struct Walk<'p, const INTEGER: bool> {
+struct JsonWalk<'p, const INTEGER: bool> {
     path: &'p [String],
     /// Set before failing on a text that is well-formed.
     fault: &'p mut Option<AnonymousReason>,
 }
 
-impl<const INTEGER: bool> Walk<'_, INTEGER> {
+impl<const INTEGER: bool> JsonWalk<'_, INTEGER> {
     fn fail<E: serde::de::Error>(self, reason: AnonymousReason) -> E {
         *self.fault = Some(reason);
         E::custom("refused")
@@ -223,7 +222,7 @@ impl<const INTEGER: bool> Walk<'_, INTEGER> {
     }
 }
 
-impl<'de, const INTEGER: bool> DeserializeSeed<'de> for Walk<'_, INTEGER> {
+impl<'de, const INTEGER: bool> DeserializeSeed<'de> for JsonWalk<'_, INTEGER> {
     type Value = Option<Cow<'de, str>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -237,7 +236,7 @@ impl<'de, const INTEGER: bool> DeserializeSeed<'de> for Walk<'_, INTEGER> {
     }
 }
 
-impl<'de, const INTEGER: bool> Visitor<'de> for Walk<'_, INTEGER> {
+impl<'de, const INTEGER: bool> Visitor<'de> for JsonWalk<'_, INTEGER> {
     type Value = Option<Cow<'de, str>>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,14 +283,14 @@ impl<'de, const INTEGER: bool> Visitor<'de> for Walk<'_, INTEGER> {
             return Err(self.fail(AnonymousReason::NotAnId));
         };
         let (mut seen, mut found) = (false, None);
-        while let Some(on_path) = map.next_key_seed(Key(wanted))? {
+        while let Some(on_path) = map.next_key_seed(KeySeed(wanted))? {
             if !on_path {
                 map.next_value::<IgnoredAny>()?;
             } else if seen {
                 return Err(self.fail(AnonymousReason::DuplicateKey));
             } else {
                 seen = true;
-                found = map.next_value_seed(Walk::<INTEGER> { path, fault: &mut *self.fault })?;
+                found = map.next_value_seed(JsonWalk::<INTEGER> { path, fault: &mut *self.fault })?;
             }
         }
         Ok(found)
@@ -305,7 +304,7 @@ impl<'de, const INTEGER: bool> Visitor<'de> for Walk<'_, INTEGER> {
         let mut found = None;
         for index in 0_usize.. {
             let more = if wanted == Some(index) {
-                let element = array.next_element_seed(Walk::<INTEGER> { path, fault: &mut *self.fault })?;
+                let element = array.next_element_seed(JsonWalk::<INTEGER> { path, fault: &mut *self.fault })?;
                 element.map(|element| found = element).is_some()
             } else {
                 array.next_element::<IgnoredAny>()?.is_some()
@@ -325,9 +324,9 @@ fn array_index(token: &str) -> Option<usize> {
 }
 
 /// Deserializes a key to `true` if it is equal to this one.
-struct Key<'p>(&'p str);
+struct KeySeed<'p>(&'p str);
 
-impl<'de> DeserializeSeed<'de> for Key<'_> {
+impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -335,7 +334,7 @@ impl<'de> DeserializeSeed<'de> for Key<'_> {
     }
 }
 
-impl Visitor<'_> for Key<'_> {
+impl Visitor<'_> for KeySeed<'_> {
     type Value = bool;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

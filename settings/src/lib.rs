@@ -6,7 +6,8 @@
 //! - [`client_id`]: finds the client id of a record as the settings say
 //! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`secrets`]: the values of properties that come from files
-//! - [`sources`]: sources by pattern
+//! - `pattern`: regular expressions for client ids and for topics
+//! - `sources`: sources by pattern
 //! - [`token`]: secrets and their files
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
@@ -14,10 +15,11 @@
 pub mod client_id;
 pub mod config;
 pub mod model;
+mod pattern;
 pub mod properties;
 pub mod reader;
 pub mod secrets;
-pub mod sources;
+mod sources;
 pub mod token;
 
 pub use model::*;

@@ -8,8 +8,9 @@ use strum::{Display, EnumString, VariantNames};
 use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
+use crate::pattern::{Pattern, TopicPattern};
 use crate::secrets::{Password, Secrets};
-use crate::{client_id::Pattern, reader::Choice, sources::SourcePattern, token::Token};
+use crate::{reader::Choice, token::Token};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -202,6 +203,28 @@ pub struct Service {
 }
 
 impl Service {
+    /// Returns a service with nothing configured but this.
+    pub fn new(name: &str, client_from: ClientFrom, sources: Vec<Source>, policy: Policy) -> Service {
+        Service {
+            name: name.to_owned(),
+            target: "target".to_owned(),
+            dead_letter: "dead".to_owned(),
+            on_undeliverable: OnUndeliverable::Stop,
+            client_from: vec![client_from],
+            sources,
+            patterns: Vec::new(),
+            control_topic: "control".to_owned(),
+            group_ahead_time: None,
+            group_silence: Duration::from_secs(6),
+            dead_letter_headers: DeadLetterHeaders::Native,
+            redrive_client: "redrive".to_owned(),
+            redrive_key: None,
+            consumer_group: None,
+            pace: None,
+            policy,
+        }
+    }
+
     /// Returns the topic for dead letters that are not sent again.
     pub fn parked(&self) -> String {
         format!("{}.parked", self.dead_letter)
@@ -278,6 +301,15 @@ impl Source {
     pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
         sole_client(self.client.as_deref(), self.allowed_clients.as_deref(), client_from)
     }
+}
+
+/// The sources that match one pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcePattern {
+    pub pattern: TopicPattern,
+    /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
+    pub client: Option<String>,
+    pub allowed_clients: Option<Vec<String>>,
 }
 
 /// Returns the client to which all records of a topic belong that has this client and allows these.

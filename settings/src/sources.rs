@@ -2,94 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use regex::Regex;
-use regex_syntax::hir::{Hir, HirKind};
-
 use watermaster_core::policy::{Mode, Overflow};
 use watermaster_core::units::Weight;
 
-use crate::model::{Service, Settings, Source, sole_client};
-
-/// The named group of a pattern that captures the client.
-const CLIENT: &str = "client";
-/// Topics that begin so are Kafka's own.
-const INTERNAL: &str = "__";
-
-/// A regular expression that has to match the whole name of a topic.
-#[derive(Debug, Clone)]
-pub struct TopicPattern {
-    text: String,
-    whole: Regex,
-}
-
-impl PartialEq for TopicPattern {
-    fn eq(&self, other: &TopicPattern) -> bool {
-        self.text == other.text
-    }
-}
-
-impl TopicPattern {
-    /// Parses a pattern.
-    ///
-    /// # Errors
-    /// The text is no regular expression of the crate `regex`.
-    pub fn new(text: &str) -> Result<TopicPattern, regex::Error> {
-        // By itself first: the group around it must not balance its parentheses.
-        Regex::new(text)?;
-        Ok(TopicPattern { text: text.to_owned(), whole: Regex::new(&format!("^(?:{text})$"))? })
-    }
-
-    /// Returns the topic that is most like the letters of the pattern, by the pairs of letters that they share.
-    fn nearest<'t>(&self, topics: &'t [String]) -> Option<&'t str> {
-        let mut letters = Vec::new();
-        if let Ok(pattern) = regex_syntax::parse(&self.text) {
-            add_letters(&pattern, &mut letters);
-        }
-        let letters = String::from_utf8_lossy(&letters).to_lowercase();
-        let free = topics.iter().filter(|topic| !topic.starts_with(INTERNAL));
-        let likeness = |topic: &'t String| (strsim::sorensen_dice(&letters, &topic.to_lowercase()), topic.as_str());
-        free.map(likeness).max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, topic)| topic)
-    }
-
-    /// Returns whether a named group captures the client.
-    pub fn captures_client(&self) -> bool {
-        self.whole.capture_names().flatten().any(|name| name == CLIENT)
-    }
-
-    /// Returns whether there are groups, and none of them captures the client.
-    pub fn captures_something_else(&self) -> bool {
-        // The first capture is the whole name.
-        self.whole.captures_len() > 1 && !self.captures_client()
-    }
-}
-
-/// Collects the bytes that a pattern asks for by name, in order.
-fn add_letters(pattern: &Hir, letters: &mut Vec<u8>) {
-    match pattern.kind() {
-        HirKind::Literal(literal) => letters.extend(&literal.0),
-        HirKind::Capture(capture) => add_letters(&capture.sub, letters),
-        HirKind::Repetition(repetition) => add_letters(&repetition.sub, letters),
-        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
-            parts.iter().for_each(|part| add_letters(part, letters))
-        }
-        HirKind::Empty | HirKind::Class(_) | HirKind::Look(_) => {}
-    }
-}
-
-/// The sources that match one pattern.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SourcePattern {
-    pub pattern: TopicPattern,
-    /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
-    pub client: Option<String>,
-    pub allowed_clients: Option<Vec<String>>,
-}
+use crate::model::{Service, Settings, Source, SourcePattern, sole_client};
+use crate::pattern::INTERNAL;
 
 impl SourcePattern {
     fn source(&self, topic: &str) -> Option<Source> {
-        let captures = self.pattern.whole.captures(topic)?;
-        let captured = captures.name(CLIENT).map(|client| client.as_str()).filter(|client| !client.is_empty());
-        let client = self.client.as_deref().or(captured).unwrap_or(topic).to_owned();
+        let captured = self.pattern.client_of(topic)?;
+        let client = self.client.as_deref().unwrap_or(captured).to_owned();
         let (topic, allowed_clients) = (topic.to_owned(), self.allowed_clients.clone());
         Some(Source { topic, client: Some(client), allowed_clients, by_pattern: true })
     }
@@ -102,7 +24,7 @@ impl Service {
             self.sources.iter().any(|source| source.by_pattern && pattern.source(&source.topic).is_some())
         };
         let idle = self.patterns.iter().filter(|pattern| !matches(pattern)).map(|source| &source.pattern);
-        idle.map(|pattern| (pattern.text.as_str(), pattern.nearest(topics))).collect()
+        idle.map(|pattern| (pattern.as_str(), pattern.nearest(topics))).collect()
     }
 
     /// Returns a sentence that tells what happens to the records of a client that floods, for people.
@@ -143,7 +65,7 @@ impl Service {
             sole_client(Some(client), pattern.allowed_clients.as_deref(), &self.client_from).is_none()
         };
         let patterns = self.patterns.iter().filter(matches_are_shared);
-        shared.chain(patterns.map(|source| source.pattern.text.as_str())).collect()
+        shared.chain(patterns.map(|source| source.pattern.as_str())).collect()
     }
 
     /// Returns the records per second that a client of its own source gets at least, if all other clients flood, too:
@@ -162,7 +84,7 @@ impl Service {
 
     /// Returns the topics and patterns of the sources, for people.
     pub fn sources_text(&self) -> String {
-        let patterns = self.patterns.iter().map(|source| source.pattern.text.as_str());
+        let patterns = self.patterns.iter().map(|source| source.pattern.as_str());
         self.sources.iter().map(|source| source.topic.as_str()).chain(patterns).collect::<Vec<_>>().join(", ")
     }
 }

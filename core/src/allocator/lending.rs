@@ -5,9 +5,8 @@
 
 use std::cmp::Ordering;
 
-use ruint::Uint;
-
-use super::{Claim, Wants, parts::Parts, shares::Shares};
+use super::parts::{PartCount, gcd};
+use super::{Claim, Wants, shares::DefaultShares};
 use crate::policy::Lending;
 
 /// The outcome of lending, the same for all clients.
@@ -38,10 +37,10 @@ pub(super) struct Borrower {
     weight: u64,
 }
 
-impl<P: Parts> Split<P> {
+impl<P: PartCount> Split<P> {
     /// Decides the ratio; `borrowers` is a buffer.
     pub(super) fn new(
-        lending: Lending, shares: &Shares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>,
+        lending: Lending, shares: &DefaultShares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>,
     ) -> Split<P> {
         let (surplus, deficit) = totals(shares, claims);
         if deficit <= surplus {
@@ -57,7 +56,7 @@ impl<P: Parts> Split<P> {
     }
 
     /// The part that a client keeps in any case, and its portion that the ratio applies to.
-    pub(super) fn of(&self, shares: &Shares<P>, claim: &Claim) -> (P, P) {
+    pub(super) fn of(&self, shares: &DefaultShares<P>, claim: &Claim) -> (P, P) {
         let standing = shares.standing(claim);
         let lends = standing.floor < standing.default;
         let borrows = standing.floor > standing.default;
@@ -75,15 +74,15 @@ impl<P: Parts> Split<P> {
 
     fn reduced(rule: Rule, numerator: P, denominator: P) -> Split<P> {
         if numerator == P::ZERO {
-            return Split { rule, numerator, denominator: P::ONE };
+            return Split { rule, numerator, denominator: P::of(1) };
         }
-        let common = numerator.gcd(denominator);
+        let common = gcd(numerator, denominator);
         Split { rule, numerator: numerator / common, denominator: denominator / common }
     }
 }
 
 /// The sum of the positive gaps, and of the negative ones.
-fn totals<P: Parts>(shares: &Shares<P>, claims: &[Claim]) -> (P, P) {
+fn totals<P: PartCount>(shares: &DefaultShares<P>, claims: &[Claim]) -> (P, P) {
     let (mut surplus, mut deficit) = (P::ZERO, P::ZERO);
     for claim in claims {
         let standing = shares.standing(claim);
@@ -96,7 +95,7 @@ fn totals<P: Parts>(shares: &Shares<P>, claims: &[Claim]) -> (P, P) {
     (surplus, deficit)
 }
 
-fn collect_borrowers<P: Parts>(shares: &Shares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>) {
+fn collect_borrowers<P: PartCount>(shares: &DefaultShares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>) {
     borrowers.clear();
     for claim in claims {
         let standing = shares.standing(claim);
@@ -112,7 +111,7 @@ fn collect_borrowers<P: Parts>(shares: &Shares<P>, claims: &[Claim], borrowers: 
 ///
 /// Borrowers that want less per weight are met first, so it is enough to find the last one that is met: a binary search
 /// that partitions the borrowers as it halves them, O(N) in all.
-fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], surplus: P) -> Split<P> {
+fn fill_progressively<P: PartCount>(shares: &DefaultShares<P>, borrowers: &mut [Borrower], surplus: P) -> Split<P> {
     let mut left = surplus;
     let mut weight: u128 = borrowers.iter().map(|borrower| u128::from(borrower.weight)).sum();
     let mut met = None;
@@ -138,15 +137,14 @@ fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], 
 }
 
 /// Returns whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
-fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, left: P) -> bool {
+fn is_affordable<P: PartCount>(shares: &DefaultShares<P>, last: Borrower, weight: u128, left: P) -> bool {
     // 2^154 parts × 2^70, and 2^130 × 2^50.
-    type Product = Uint<256, 4>;
-    let over = shares.over(last.wants, last.weight);
-    Product::from(over.widened()) * Product::from(weight) <= Product::from(left.widened()) * Product::from(last.weight)
+    let over = shares.over(last.wants, last.weight).widened();
+    over * weight.widened() <= left.widened() * u128::from(last.weight).widened()
 }
 
 /// Returns whether a claim above its default share is met in full, when `met` is the last one that is.
-fn is_met<P: Parts>(shares: &Shares<P>, claim: &Claim, met: Option<Borrower>) -> bool {
+fn is_met<P: PartCount>(shares: &DefaultShares<P>, claim: &Claim, met: Option<Borrower>) -> bool {
     match (claim.wants, met) {
         (Wants::Records(wants), Some(met)) => {
             Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater

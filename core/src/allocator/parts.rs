@@ -1,17 +1,17 @@
-//! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 192 bits where
+//! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 384 bits where
 //! weights, wants or the capacity are extreme.
 
-use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
+use std::ops::{Add, AddAssign, Div, Mul, Rem, Sub, SubAssign};
 use std::{fmt::Debug, iter::Sum};
 
-use ruint::Uint;
+use bnum::cast::As;
 
-/// 192 bits: the largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record =
-/// 2¹⁷⁴.
-pub(super) type Wide = Uint<192, 3>;
+/// The largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴. No
+/// grant exceeds the capacity, which bounds products: 40 + 90 + 174 + 64 = 368 bits at most.
+pub(super) type Wide = bnum::Uint<48>;
 
 /// A number of parts.
-pub(super) trait Parts:
+pub(super) trait PartCount:
     Copy
     + Ord
     + Debug
@@ -19,63 +19,52 @@ pub(super) trait Parts:
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>
+    + Rem<Output = Self>
     + AddAssign
     + SubAssign
     + Sum
 {
     const ZERO: Self;
-    const ONE: Self;
 
     /// From a number that is known to fit.
     fn of(number: u128) -> Self;
     fn widened(self) -> Wide;
-    fn gcd(self, other: Self) -> Self;
 }
 
-impl Parts for u128 {
+impl PartCount for u128 {
     const ZERO: u128 = 0;
-    const ONE: u128 = 1;
 
     fn of(number: u128) -> u128 {
         number
     }
 
     fn widened(self) -> Wide {
-        Wide::from(self)
-    }
-
-    fn gcd(self, other: u128) -> u128 {
-        gcd(self, other)
+        self.as_()
     }
 }
 
-impl Parts for Wide {
-    const ZERO: Wide = Uint::ZERO;
-    const ONE: Wide = Uint::ONE;
+impl PartCount for Wide {
+    const ZERO: Wide = Wide::MIN;
 
     fn of(number: u128) -> Wide {
-        Wide::from(number)
+        number.as_()
     }
 
     fn widened(self) -> Wide {
         self
     }
-
-    fn gcd(self, other: Wide) -> Wide {
-        Uint::gcd(self, other)
-    }
 }
 
 /// The greatest common divisor; of 0 and another number that one.
-pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
+pub(super) fn gcd<P: PartCount>(mut a: P, mut b: P) -> P {
+    while b != P::ZERO {
         (a, b) = (b, a % b);
     }
     a
 }
 
 /// A divisor that is prepared for many divisions: Möller and Granlund, *Improved division by invariant integers*
-/// (2011), algorithm 5.
+/// (2011), algorithms 5 and 6.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Divisor {
     /// The number with its highest bit moved up to bit 127.
@@ -92,8 +81,24 @@ impl Divisor {
     pub(super) fn new(divisor: u128) -> Divisor {
         let shift = divisor.leading_zeros();
         let shifted = divisor << shift;
-        let reciprocal: Wide = Wide::MAX / Wide::from(shifted);
-        Divisor { shifted, shift, reciprocal: reciprocal.as_limbs()[0] }
+        let (high, low) = ((shifted >> 64) as u64, shifted as u64);
+        // That of the higher limb, less as much as the lower one makes the divisor larger.
+        let mut reciprocal = (u128::MAX / u128::from(high)) as u64;
+        let mut rest = high.wrapping_mul(reciprocal).wrapping_add(low);
+        if rest < low {
+            reciprocal -= 1;
+            if rest >= high {
+                (reciprocal, rest) = (reciprocal - 1, rest - high);
+            }
+            rest = rest.wrapping_sub(high);
+        }
+        let product = u128::from(reciprocal) * u128::from(low);
+        let (rest, overflows) = rest.overflowing_add((product >> 64) as u64);
+        if overflows {
+            reciprocal -= 1;
+            reciprocal -= u64::from(u128::from(rest) << 64 | u128::from(product as u64) >= shifted);
+        }
+        Divisor { shifted, shift, reciprocal }
     }
 
     /// The number of limbs of the remainder, most significant first.

@@ -4,13 +4,13 @@
 //! multiple of 1/(W·M) records: that is one *part* here. Common factors are taken out first, which is what keeps
 //! everyday numbers small.
 
-use super::parts::{Parts, Wide, gcd};
+use super::parts::{PartCount, Wide, gcd};
 use super::{AllocationParams, Claim, Wants};
 use crate::units::Ratio;
 
 /// The numbers of parts in a record and in a default share.
 #[derive(Debug)]
-pub(super) struct Shares<P> {
+pub(super) struct DefaultShares<P> {
     /// The greatest common divisor of the weights.
     weight_unit: u64,
     /// Parts in a record: at most 2⁷⁰ (Σ weights) × 10⁶ < 2⁹⁰.
@@ -32,16 +32,16 @@ pub(super) struct Standing<P> {
 
 /// Sums over all claims.
 #[derive(Debug)]
-pub(super) struct Sums {
+pub(super) struct ClaimSums {
     /// The greatest common divisor of the weights.
     weight_unit: u64,
     pub(super) weight: u128,
     wants: u128,
 }
 
-impl Sums {
-    pub(super) fn new(claims: &[Claim]) -> Sums {
-        let mut sums = Sums { weight_unit: 0, weight: 0, wants: 0 };
+impl ClaimSums {
+    pub(super) fn new(claims: &[Claim]) -> ClaimSums {
+        let mut sums = ClaimSums { weight_unit: 0, weight: 0, wants: 0 };
         for claim in claims {
             sums.weight += u128::from(claim.weight);
             // Most weights are those of the one before.
@@ -56,38 +56,42 @@ impl Sums {
     }
 }
 
-impl Shares<Wide> {
-    pub(super) fn new(params: &AllocationParams, sums: &Sums) -> Shares<Wide> {
+impl DefaultShares<u128> {
+    pub(super) fn new(params: &AllocationParams, sums: &ClaimSums) -> DefaultShares<u128> {
         let total = sums.weight / u128::from(sums.weight_unit);
         let common = gcd(total, u128::from(params.capacity));
-        let capacity = Wide::from(u128::from(params.capacity) / common);
+        let capacity = u128::from(params.capacity) / common;
         let (reserved, whole) = lowest_terms(params.reservation);
-        Shares {
+        DefaultShares {
             weight_unit: sums.weight_unit,
-            per_record: Wide::from(total / common) * whole,
+            per_record: total / common * whole,
             default_per_weight: capacity * whole,
             reserved_per_weight: capacity * reserved,
         }
     }
 
-    /// Converts the shares to 128 bits, if no number of this allocation needs more.
-    pub(super) fn narrow(&self, params: &AllocationParams, sums: &Sums) -> Option<Shares<u128>> {
-        let capacity = 64 - params.capacity.leading_zeros() as usize;
-        let per_record = self.per_record.bit_len();
+    /// Returns whether no number of this allocation needs more than 128 bits.
+    pub(super) fn are_narrow(&self, params: &AllocationParams, sums: &ClaimSums) -> bool {
+        let bits = |number: u128| 128 - number.leading_zeros();
+        let (capacity, per_record) = (bits(params.capacity.into()), bits(self.per_record));
         // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
-        let parts = per_record + capacity.max(128 - sums.wants.leading_zeros() as usize) + 1;
-        let ratio = parts.max(128 - sums.weight.leading_zeros() as usize);
+        let parts = per_record + capacity.max(bits(sums.wants)) + 1;
+        let ratio = parts.max(bits(sums.weight));
         // The numbers that are divided in the end: no grant exceeds the capacity.
-        (capacity + per_record + ratio <= 128).then(|| Shares {
+        capacity + per_record + ratio <= 128
+    }
+
+    pub(super) fn widened(&self) -> DefaultShares<Wide> {
+        DefaultShares {
             weight_unit: self.weight_unit,
-            per_record: self.per_record.to(),
-            default_per_weight: self.default_per_weight.to(),
-            reserved_per_weight: self.reserved_per_weight.to(),
-        })
+            per_record: self.per_record.widened(),
+            default_per_weight: self.default_per_weight.widened(),
+            reserved_per_weight: self.reserved_per_weight.widened(),
+        }
     }
 }
 
-impl<P: Parts> Shares<P> {
+impl<P: PartCount> DefaultShares<P> {
     /// A claim's weight in lowest terms.
     pub(super) fn weight(&self, claim: &Claim) -> u64 {
         // Equal weights are one unit each.
@@ -113,9 +117,9 @@ impl<P: Parts> Shares<P> {
 }
 
 /// The reservation as a fraction in lowest terms: numerator, denominator.
-fn lowest_terms(reservation: Ratio) -> (Wide, Wide) {
+fn lowest_terms(reservation: Ratio) -> (u128, u128) {
     let reserved = u128::from(reservation.millionths());
     let whole = u128::from(Ratio::ONE.millionths());
     let common = gcd(whole, reserved);
-    (Wide::from(reserved / common), Wide::from(whole / common))
+    (reserved / common, whole / common)
 }

@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use ruint::Uint;
+use bnum::cast::As;
 
 use super::parts::{Divisor, Wide};
-use super::{Claim, Fixed, Grant, default_share, lending::Split, shares::Shares};
+use super::{Claim, Fixed, Grant, lending::Split, shares::DefaultShares};
 
 /// The part of each exact grant below its last bit of 2⁻⁶⁴ records, over a common denominator.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Remainders {
 impl Remainders {
     /// Computes each client's exact grant; its records are those rounded down, its credit is still the old one.
     pub(super) fn grant(
-        &mut self, shares: &Shares<u128>, split: &Split<u128>, claims: &[Claim], grants: &mut Vec<Grant>,
+        &mut self, shares: &DefaultShares<u128>, split: &Split<u128>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
@@ -33,21 +33,18 @@ impl Remainders {
         }));
     }
 
-    /// Computes the grants with numbers of any size. No grant exceeds the capacity, which bounds every number here:
-    /// 40 + 90 + 174 + 64 = 368 bits at most.
+    /// Computes the grants with numbers of any size.
     pub(super) fn grant_wide(
-        &mut self, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
+        &mut self, shares: &DefaultShares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
-        type Widest = Uint<384, 6>;
-        self.clear(Widest::LIMBS);
-        let (ratio, per_one) = (Widest::from(split.numerator), Widest::from(split.denominator));
-        let denominator = Widest::from(shares.per_record) * per_one;
+        self.clear(Wide::BITS as usize / 64);
+        let denominator = shares.per_record * split.denominator;
         grants.extend(claims.iter().map(|claim| {
             let (kept, portion) = split.of(shares, claim);
-            let numerator = Widest::from(kept) * per_one + Widest::from(portion) * ratio;
-            let (quotient, remainder) = (numerator << 64_usize).div_rem(denominator);
-            self.limbs.extend(remainder.as_limbs().iter().rev());
-            unsettled(Fixed::from_bits(quotient.to::<u128>()), claim)
+            let numerator = (kept * split.denominator + portion * split.numerator) << 64_u32;
+            let (quotient, remainder) = (numerator / denominator, numerator % denominator);
+            self.limbs.extend((0..Wide::BITS / 64).rev().map(|limb| (remainder >> (64 * limb)).as_::<u64>()));
+            unsettled(Fixed::from_bits(quotient.as_()), claim)
         }));
     }
 
@@ -77,12 +74,13 @@ fn unsettled(exact: Fixed, claim: &Claim) -> Grant {
 
 /// Completes the grants with the default shares.
 pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, claims: &[Claim], grants: &mut [Grant]) {
+    let total_weight = Divisor::new(total_weight);
     // Weights repeat, divisions are slow.
     let (mut weight, mut share) = (0, Fixed::ZERO);
     for (claim, grant) in claims.iter().zip(grants) {
         if claim.weight != weight {
             weight = claim.weight;
-            share = default_share(capacity, weight, total_weight);
+            share = Fixed::from_bits(total_weight.divide(u128::from(capacity) * u128::from(weight)).0);
         }
         grant.default_share = share;
     }

@@ -3,7 +3,8 @@
 use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
 use super::state::{Load, Loads};
-use super::{GroupParams, targets::Part, wire::load_bytes};
+use super::{GroupParams, wire::load_bytes};
+use crate::allocator::Part;
 use crate::policy::Mode;
 use crate::scheduler::Client;
 use crate::throttle::Throttle;

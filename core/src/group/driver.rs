@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::control::{ControlLog, Event, OpeningNumber};
 use super::demand::DemandMeter;
-use super::member::{Admissions, Command, Member};
+use super::member::{Admissions, LogCall, Member};
 use super::state::{BANK, Progress, SeatRecord, StateKind};
 use super::targets::Shares;
 use super::{Clocks, GroupParams};
@@ -145,11 +145,11 @@ impl Driver {
     fn look<L: ControlLog>(&mut self, now: Clocks, throttle: &mut Throttle, log: &mut L) {
         let params = self.member.params();
         let loads = self.meter.measure(now.slow, params, throttle, |client| self.member.part(client));
-        if self.tells_progress {
+        let progress = self.tells_progress.then(|| {
             let admitted = throttle.delays().counts.iter().sum();
-            self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
-        }
-        let commands = self.member.look(now, loads, throttle);
+            Progress { admitted, waits: throttle.backlog().0 > 0 }
+        });
+        let commands = self.member.look(now, loads, progress, throttle);
         self.obey(now.slow, commands, log);
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {
@@ -157,10 +157,10 @@ impl Driver {
         }
     }
 
-    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<Command>, log: &mut L) {
+    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<LogCall>, log: &mut L) {
         for command in commands {
             match command {
-                Command::Open { seat, attempt } => {
+                LogCall::Open { seat, attempt } => {
                     let opened = match &*seat {
                         BANK => OpenedSeat::Bank,
                         _ if seat == *self.member.seat() => OpenedSeat::Own,
@@ -173,7 +173,7 @@ impl Driver {
                     }
                     log.open(&seat, attempt);
                 }
-                Command::Write { attempt, state, loads } => {
+                LogCall::Write { attempt, state, loads } => {
                     match state.kind {
                         StateKind::Own => self.sent.push_back((state.seq, now)),
                         StateKind::Claimed => self.claim = Some(attempt),
@@ -181,8 +181,8 @@ impl Driver {
                     }
                     log.write(attempt, &state, loads.as_ref());
                 }
-                Command::Remove { attempt, seat } => log.remove(attempt, &seat),
-                Command::Close { attempt } => log.close(attempt),
+                LogCall::Remove { attempt, seat } => log.remove(attempt, &seat),
+                LogCall::Close { attempt } => log.close(attempt),
             }
         }
     }

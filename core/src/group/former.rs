@@ -17,8 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 
-use super::{MARGIN, lengthened};
-use crate::units::Time;
+use crate::units::{MARGIN, Time, lengthened};
 
 /// The format of posts and bounds, the first byte of each.
 const FORMAT: u8 = 1;

@@ -12,6 +12,9 @@ use crate::units::Time;
 /// time of silence does.
 const MEMBER_SILENCE: Duration = Duration::from_secs(60);
 
+/// A longer time between two looks counts as so much of other members' silence.
+const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
+
 /// The last state of a seat.
 #[derive(Debug, Clone)]
 pub struct LastState {
@@ -25,7 +28,7 @@ pub struct LastState {
 
 /// The change that a record made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum LogChange {
     /// The log began anew: all that was known about holds is void.
     Issue,
     /// A seat's state, or loads.
@@ -43,11 +46,18 @@ pub struct SeatLedger {
     progress: BTreeMap<Arc<str>, Progress>,
     /// Counts changes of loads.
     changes: u64,
+    /// Everything below this offset was read.
+    position: u64,
+    /// The last event was an end of the log. Only then is this the truth of one moment: between two ends it may lack
+    /// records that were compacted away, and have those that supersede them still before it.
+    is_at_end: bool,
+    passed_at: Option<Time>,
 }
 
 impl SeatLedger {
     /// Takes over a committed record.
-    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> Change {
+    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> LogChange {
+        self.is_at_end = false;
         match record {
             SeatRecord::State(state) => return self.apply_state(now, state),
             SeatRecord::Loads(loads) => {
@@ -65,17 +75,17 @@ impl SeatLedger {
                 self.progress.remove(seat);
             }
         }
-        Change::Other
+        LogChange::Other
     }
 
-    fn apply_state(&mut self, now: Time, state: &State) -> Change {
+    fn apply_state(&mut self, now: Time, state: &State) -> LogChange {
         let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
         if &*state.seat == BANK {
             self.issue = Some(state.issue);
         }
         let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
         self.seats.insert(Arc::clone(&state.seat), seat);
-        if began_anew { Change::Issue } else { Change::Other }
+        if began_anew { LogChange::Issue } else { LogChange::Other }
     }
 
     /// The issue of the bank; `None` if no member ever made capacity.
@@ -152,9 +162,29 @@ impl SeatLedger {
         self.open_moves().filter(|(_, _, one)| *one.to == *to).map(|(_, _, one)| one.hold).fold(0, u64::saturating_add)
     }
 
-    /// Counts time in which states of this reader were committed as the silence of all seats.
-    pub(super) fn add_silence(&mut self, passed: Duration) {
-        self.seats.values_mut().for_each(|seat| seat.silence += passed);
+    /// Notes an end of the log.
+    pub(super) fn note_end(&mut self, end: u64) {
+        (self.position, self.is_at_end) = (self.position.max(end), true);
+    }
+
+    /// Everything below this offset was read.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns whether this is the truth of a moment after this end of the log.
+    pub(super) fn reaches(&self, end: u64) -> bool {
+        self.is_at_end && self.position >= end
+    }
+
+    /// Notes that time has passed. If states of this reader were committed in it, it counts as the silence of all
+    /// seats.
+    pub(super) fn pass(&mut self, now: Time, counts: bool) {
+        let passed = self.passed_at.map_or(Duration::ZERO, |at| now.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
+        self.passed_at = Some(now);
+        if counts {
+            self.seats.values_mut().for_each(|seat| seat.silence += passed);
+        }
     }
 
     /// The loads that a member told last.

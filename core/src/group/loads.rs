@@ -11,14 +11,14 @@ use crate::units::MAX_CAPACITY;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClientTable {
     numbers: HashMap<Arc<str>, u32>,
-    rows: Vec<Row>,
+    rows: Vec<ClientRow>,
     free: Vec<u32>,
     /// A buffer, since most loads of a large group change nothing.
     scratch: Vec<(u32, Load)>,
 }
 
 #[derive(Debug, Clone)]
-struct Row {
+struct ClientRow {
     name: Arc<str>,
     /// The number of members' loads that name the client.
     uses: u32,
@@ -72,7 +72,7 @@ impl ClientTable {
             self.rows[number as usize].uses += 1;
             return number;
         }
-        let row = Row { name: Arc::clone(name), uses: 1 };
+        let row = ClientRow { name: Arc::clone(name), uses: 1 };
         let number = self.free.pop().unwrap_or(self.rows.len() as u32);
         match self.rows.get_mut(number as usize) {
             Some(free) => *free = row,

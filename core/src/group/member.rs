@@ -10,6 +10,7 @@
 //! A member admits only while it is active and has admissions left of those that its last committed state announced.
 //! While it is in doubt whether a state was committed, it goes on with what both states allow.
 
+mod holding;
 mod looks;
 mod others;
 
@@ -20,12 +21,14 @@ use strum::IntoStaticStr;
 
 use super::charged::Charged;
 use super::control::{Event, OpeningNumber};
-use super::ledger::{Change, LastState, SeatLedger};
-use super::state::{BANK, Loads, Move, Progress, SeatLoads, SeatRecord, State, StateKind, Terms};
-use super::targets::{Part, Shares};
-use super::{Clocks, GroupParams};
+use super::ledger::{LastState, LogChange, SeatLedger};
+use super::state::{BANK, Loads, SeatLoads, SeatRecord, State, StateKind, Terms};
+use super::targets::Shares;
+use super::{Clocks, GroupParams, GroupTimes};
+use crate::allocator::Part;
 use crate::scheduler::GroupPart;
 use crate::units::Time;
+use holding::{Before, Holding};
 use looks::Targets;
 use others::Other;
 
@@ -48,7 +51,7 @@ pub trait Admissions {
 
 /// A call that the owner has to make at the control log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum LogCall {
     /// [`ControlLog::open`](super::control::ControlLog::open).
     Open {
         /// The seat.
@@ -95,7 +98,7 @@ pub enum MemberState {
 
 /// The opening of the own seat.
 #[derive(Debug, Default)]
-struct Opening {
+struct OwnOpening {
     /// 0 while none is under way.
     attempt: OpeningNumber,
     /// The end of the log at the opening.
@@ -110,7 +113,7 @@ struct Opening {
 
 /// Announced admissions.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct Allowance {
     /// On the fast clock.
     made: Time,
     /// The number of announced admissions.
@@ -127,134 +130,116 @@ struct Flight {
     seq: u64,
     /// The member leaves with this state.
     is_last: bool,
-    account: Account,
+    account: Allowance,
     /// The hold that comes back if the state was not committed: of gifts and of what was burned.
     given: u64,
-    /// The number of the next move before the state was made.
-    next: u64,
+    before: Before,
     /// The moves that the state acknowledges.
     seen: BTreeMap<Arc<str>, u64>,
 }
 
-/// A move of the own seat that its taker has not acknowledged.
-#[derive(Debug, Clone)]
-struct Gift {
-    to: Arc<str>,
-    id: u64,
-    hold: u64,
-    charged: Charged,
+/// The openings of seats.
+#[derive(Debug, Default)]
+struct Openings {
+    /// The number of openings so far.
+    attempts: OpeningNumber,
+    own: OwnOpening,
+    other: Option<Other>,
+    /// The times from which on a seat may be claimed, or the bank opened.
+    suspected: BTreeMap<Arc<str>, Time>,
+    /// The admissions of before the group began; `None` until the owner knows them.
+    memory: Option<u64>,
+}
+
+/// The states of this life.
+#[derive(Debug, Default)]
+struct Announced {
+    /// The account of the last committed own state.
+    account: Option<Allowance>,
+    flight: Option<Flight>,
+    /// The moves that the last committed own state acknowledged.
+    acknowledged: BTreeMap<Arc<str>, u64>,
+    /// A state of this life was committed.
+    began: bool,
+    /// The time at which the last state was made.
+    made_at: Time,
+    /// The loads that the log was told last.
+    told: Loads,
+}
+
+/// The end of a membership.
+#[derive(Debug, Default)]
+struct Departure {
+    leaving: bool,
+    left: bool,
+    is_replaced: bool,
+}
+
+/// The times of looks.
+#[derive(Debug)]
+struct Schedule {
+    /// By the size of the group at the last look.
+    times: GroupTimes,
+    next_look: Time,
 }
 
 /// A member.
 #[derive(Debug)]
 pub struct Member {
     params: GroupParams,
-    shares: Shares,
     seat: Arc<str>,
     /// A random number that no other life of the seat has.
     life: u64,
     ledger: SeatLedger,
-    /// Everything below this offset was read.
-    position: u64,
-    /// The last event was an end of the log. Only then is the ledger the truth of one moment: between two ends it may
-    /// lack records that were compacted away, and have those that supersede them still before it.
-    is_at_end: bool,
-    attempts: OpeningNumber,
-    own: Opening,
-    /// A state of this life was committed.
-    began: bool,
-    hold: u64,
-    charged: Charged,
-    out: Vec<Gift>,
-    seen: BTreeMap<Arc<str>, u64>,
-    seq: u64,
-    next: u64,
-    /// The account of the last committed own state.
-    account: Option<Account>,
-    flight: Option<Flight>,
-    /// The moves that the last committed own state acknowledged.
-    acknowledged: BTreeMap<Arc<str>, u64>,
-    other: Option<Other>,
-    /// The times from which on a seat may be claimed, or the bank opened.
-    suspected: BTreeMap<Arc<str>, Time>,
-    /// The admissions of before the group began; `None` until the owner knows them.
-    memory: Option<u64>,
-    leaving: bool,
-    left: bool,
-    is_replaced: bool,
-    progress: Option<Progress>,
+    openings: Openings,
+    holding: Holding,
+    announced: Announced,
+    exit: Departure,
     split: Targets,
-    /// The time since which the hold has been below the target.
-    short_since: Option<Time>,
-    made_at: Time,
-    looked_at: Option<Time>,
-    next_look: Time,
-    /// The loads that the log was told last.
-    told: Loads,
+    schedule: Schedule,
 }
 
 impl Member {
     /// A member that begins to read the log from its beginning. `life` is a random number.
     pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
+        let own = OwnOpening { retry_at: Some(now.slow), ..OwnOpening::default() };
+        let schedule = Schedule { times: params.times(0, 0), next_look: now.slow };
         Member {
             params,
-            shares,
             seat,
             life,
             ledger: SeatLedger::default(),
-            position: 0,
-            is_at_end: false,
-            attempts: 0,
-            own: Opening { retry_at: Some(now.slow), ..Opening::default() },
-            began: false,
-            hold: 0,
-            charged: Charged::default(),
-            out: Vec::new(),
-            seen: BTreeMap::new(),
-            seq: 0,
-            next: 0,
-            account: None,
-            flight: None,
-            acknowledged: BTreeMap::new(),
-            other: None,
-            suspected: BTreeMap::new(),
-            memory: None,
-            leaving: false,
-            left: false,
-            is_replaced: false,
-            progress: None,
-            split: Targets::default(),
-            short_since: None,
-            made_at: Time::ZERO,
-            looked_at: None,
-            next_look: now.slow,
-            told: Loads::new(),
+            openings: Openings { own, ..Openings::default() },
+            holding: Holding::default(),
+            announced: Announced::default(),
+            exit: Departure::default(),
+            split: Targets::new(shares),
+            schedule,
         }
     }
 
     // ## News from the log
 
     /// Takes over what the log tells. Returns calls to make.
-    pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<Command> {
+    pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<LogCall> {
         let mut commands = Vec::new();
         match event {
-            Event::Record { record, .. } => {
-                self.is_at_end = false;
-                self.read(now, record, admissions);
+            Event::Record { record, .. } => self.read(now, record, admissions),
+            Event::End(end) => self.ledger.note_end(*end),
+            Event::Opened { attempt, end } if *attempt == self.openings.own.attempt => {
+                self.openings.own.end = Some(*end)
             }
-            Event::End(end) => (self.position, self.is_at_end) = (self.position.max(*end), true),
-            Event::Opened { attempt, end } if *attempt == self.own.attempt => self.own.end = Some(*end),
-            Event::Failed { attempt } if *attempt == self.own.attempt => self.reopen(now, REOPEN_INTERVAL),
-            Event::Written { attempt, committed } if *attempt == self.own.attempt => {
-                self.own.is_writing = false;
+            Event::Failed { attempt } if *attempt == self.openings.own.attempt => self.reopen(now, REOPEN_INTERVAL),
+            Event::Written { attempt, committed } if *attempt == self.openings.own.attempt => {
+                self.openings.own.is_writing = false;
                 if *committed { self.note_committed() } else { self.reopen(now, Duration::ZERO) }
             }
             Event::Opened { attempt, .. } | Event::Failed { attempt } | Event::Written { attempt, .. } => {
                 self.note_other(*attempt, event, &mut commands);
             }
         }
-        if self.is_at_end && !self.own.is_open && self.own.end.is_some_and(|end| self.position >= end) {
-            self.own.is_open = true;
+        if !self.openings.own.is_open && self.openings.own.end.is_some_and(|end| self.ledger.reaches(end)) {
+            self.openings.own.is_open = true;
             self.adopt(now, admissions);
         }
         self.work_other(now, &mut commands);
@@ -262,7 +247,7 @@ impl Member {
     }
 
     fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
-        if self.ledger.apply(now.slow, record) == Change::Issue {
+        if self.ledger.apply(now.slow, record) == LogChange::Issue {
             // The log began anew: this member holds nothing, and begins as a newcomer.
             self.vacate(admissions);
             self.reopen(now, Duration::ZERO);
@@ -270,58 +255,40 @@ impl Member {
         }
         match record {
             SeatRecord::State(state) => {
-                self.suspected.remove(&state.seat);
+                self.openings.suspected.remove(&state.seat);
                 let is_mine = state.author == self.life && state.kind != StateKind::Claimed;
-                if state.seat == self.seat && self.own.is_open && !is_mine && state.seq >= self.seq {
+                if state.seat == self.seat && self.openings.own.is_open && !is_mine && state.seq >= self.holding.seq() {
                     self.reopen(now, Duration::ZERO);
                 }
                 self.take_moves(state);
-                let own = &self.seat;
-                self.out.retain(|gift| !self.ledger.is_applied(own, &gift.to, gift.id));
+                self.holding.forget_applied(&self.ledger, &self.seat);
             }
             SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
-            // A seat of this name begins with larger numbers.
-            SeatRecord::Tombstone(seat) => drop(self.seen.remove(seat)),
+            SeatRecord::Tombstone(seat) => self.holding.forget(seat),
             _ => {}
         }
     }
 
     /// Applies the moves of a state to this seat, and forgets those that its giver has dropped.
     fn take_moves(&mut self, state: &State) {
-        if !self.own.is_open || self.leaving || Some(state.issue) != self.ledger.issue() {
+        if !self.openings.own.is_open || self.exit.leaving || Some(state.issue) != self.ledger.issue() {
             return;
         }
         let Some(read) = self.ledger.seat(&state.seat).map(|seat| seat.read) else { return };
-        let last = self.seen.get(&state.seat).copied().unwrap_or(0);
-        let mut newest = last;
-        let mut names_this = false;
-        for one in state.out.iter().filter(|one| one.to == self.seat) {
-            names_this = true;
-            if one.id > last {
-                self.hold = self.hold.saturating_add(one.hold);
-                self.charged.add_slices(read, &one.slices);
-                newest = newest.max(one.id);
-            }
-        }
-        if names_this {
-            self.seen.insert(Arc::clone(&state.seat), newest);
-        } else {
-            self.seen.remove(&state.seat);
-        }
-        if newest > last {
+        if self.holding.take_moves(&self.seat, state, read) {
             self.look_soon();
         }
     }
 
     /// The number of the first move of a seat without a state: larger than any that it had before.
     fn first_move(&self) -> u64 {
-        (self.position << 16) + 1
+        (self.ledger.position() << 16) + 1
     }
 
     fn take_all_moves(&mut self) {
         let givers: Vec<State> = self.ledger.givers().cloned().collect();
         givers.iter().for_each(|state| self.take_moves(state));
-        self.seen.retain(|giver, _| self.ledger.seat(giver).is_some());
+        self.holding.keep_givers(&self.ledger);
     }
 
     /// The own seat is open: its last state is known for sure, and no other process writes it.
@@ -329,43 +296,30 @@ impl Member {
         let last = self.ledger.seat(&self.seat).cloned();
         match last {
             Some(LastState { state, .. }) if state.author == self.life && state.kind != StateKind::Claimed => {
-                self.left |= state.kind == StateKind::Left;
-                match self.flight.take() {
+                self.exit.left |= state.kind == StateKind::Left;
+                match self.announced.flight.take() {
                     Some(flight) if flight.seq == state.seq => self.commit(flight),
                     // The state in doubt was never committed, and never will be.
-                    Some(flight) => {
-                        self.hold += flight.given;
-                        self.out.retain(|gift| gift.id < flight.next);
-                        self.next = flight.next;
-                    }
+                    Some(flight) => self.holding.take_back(&flight),
                     None => {}
                 }
-                self.seq = state.seq;
+                self.holding.note_state(state.seq);
             }
-            Some(LastState { state, .. }) if self.began && state.kind != StateKind::Claimed => self.is_replaced = true,
+            Some(LastState { state, .. }) if self.announced.began && state.kind != StateKind::Claimed => {
+                self.exit.is_replaced = true
+            }
             last => {
                 self.vacate(admissions);
-                match last {
-                    Some(seat) => self.inherit(now, &seat),
-                    None => self.next = self.first_move(),
-                }
+                self.holding = match &last {
+                    Some(seat) => {
+                        Holding::inherited(&seat.state, seat.read, self.charged_of(now, seat, seat.state.hold))
+                    }
+                    None => Holding::vacant(self.first_move()),
+                };
             }
         }
         self.take_all_moves();
         self.look_soon();
-    }
-
-    /// Takes over the seat from its last author.
-    fn inherit(&mut self, now: Clocks, seat: &LastState) {
-        let LastState { state, read, .. } = seat;
-        (self.hold, self.seq, self.next, self.seen) = (state.hold, state.seq, state.next, state.seen.clone());
-        self.charged = self.charged_of(now, seat, state.hold);
-        let gift = |one: &Move| {
-            let mut charged = Charged::default();
-            charged.add_slices(*read, &one.slices);
-            Gift { to: Arc::clone(&one.to), id: one.id, hold: one.hold, charged }
-        };
-        self.out = state.out.iter().map(gift).collect();
     }
 
     /// The admissions that count against the hold of a seat whose author is not heard of any more.
@@ -385,70 +339,67 @@ impl Member {
 
     /// Gives up all that this life knows of its hold.
     fn vacate(&mut self, admissions: &mut impl Admissions) {
-        (self.hold, self.charged, self.seq) = (0, Charged::default(), 0);
-        self.out.clear();
-        self.seen.clear();
-        self.acknowledged.clear();
-        (self.account, self.flight, self.short_since) = (None, None, None);
+        self.holding = Holding::default();
+        self.announced.acknowledged.clear();
+        (self.announced.account, self.announced.flight) = (None, None);
+        self.split.forget_shortage();
         admissions.forget();
     }
 
     fn note_committed(&mut self) {
-        if let Some(flight) = self.flight.take() {
+        if let Some(flight) = self.announced.flight.take() {
             self.commit(flight);
         }
     }
 
     fn commit(&mut self, flight: Flight) {
-        self.began = true;
-        self.left |= flight.is_last;
-        (self.account, self.seq, self.acknowledged) = (Some(flight.account), flight.seq, flight.seen);
+        self.announced.began = true;
+        self.exit.left |= flight.is_last;
+        self.holding.note_state(flight.seq);
+        (self.announced.account, self.announced.acknowledged) = (Some(flight.account), flight.seen);
     }
 
     /// Opens the own seat again after a time.
     fn reopen(&mut self, now: Clocks, after: Duration) {
-        self.own = Opening { retry_at: Some(now.slow + after), ..Opening::default() };
+        self.openings.own = OwnOpening { retry_at: Some(now.slow + after), ..OwnOpening::default() };
         self.look_soon();
     }
 
     fn look_soon(&mut self) {
-        self.next_look = self.next_look.min(self.made_at + self.params.look);
+        self.schedule.next_look = self.schedule.next_look.min(self.announced.made_at + self.params.look);
     }
 
     // ## Admissions
 
     /// The accounts that bound the admissions: of the last committed state, and of the one on its way.
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
-        self.account.iter().chain(self.flight.as_ref().map(|flight| &flight.account))
+    fn accounts(&self) -> impl Iterator<Item = &Allowance> {
+        self.announced.account.iter().chain(self.announced.flight.as_ref().map(|flight| &flight.account))
     }
 
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&mut self, now: Clocks) -> GroupPart {
-        let Some(account) = self.account.filter(|_| !self.leaving && !self.is_replaced && !self.has_conflict()) else {
+        let Some(account) =
+            self.announced.account.filter(|_| !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict())
+        else {
             return GroupPart::NONE;
         };
         let left = (account.made + account.time).since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
-        let charged = self.charged.count(now.slow, self.params.window());
+        let charged = self.holding.count_charged(now.slow, self.params.window());
         GroupPart {
-            limit: self.hold.saturating_sub(charged),
+            limit: self.holding.hold().saturating_sub(charged),
             until,
             admitted: self.accounts().map(|account| account.until_total).min().unwrap_or(0),
             pace: self.split.target,
-            rejects: self.has_enough(now),
+            rejects: self.split.is_met(now.slow),
         }
-    }
-
-    /// Returns whether the member has its target, or has been below it for long.
-    fn has_enough(&self, now: Clocks) -> bool {
-        self.short_since.is_none_or(|since| now.slow >= since + Duration::from_secs(1))
     }
 
     /// The state of the member.
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
         let is_used = self.accounts().any(|account| total >= account.until_total);
-        match self.account {
-            _ if self.left => MemberState::Left,
+        match self.announced.account {
+            _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
             Some(account) if is_used || now.fast > account.made + account.time => MemberState::Waiting,
@@ -468,33 +419,28 @@ impl Member {
 
     /// Returns whether another process has this instance id. The member must not go on.
     pub fn is_replaced(&self) -> bool {
-        self.is_replaced
+        self.exit.is_replaced
     }
 
     // ## The configuration
 
     /// Changes the configuration: the capacity, or the weights and rules of lending.
     pub fn change(&mut self, params: GroupParams, shares: Shares) {
-        (self.params, self.shares) = (params, shares);
-        self.split.forget();
-    }
-
-    /// Notes the admissions that the next loads tell.
-    pub fn note_progress(&mut self, progress: Progress) {
-        self.progress = Some(progress);
+        self.params = params;
+        self.split.change(shares);
     }
 
     /// Returns whether this member begins the group, and has to know the admissions of before.
     pub fn needs_memory(&self) -> bool {
-        self.memory.is_none()
-            && self.other.as_ref().is_some_and(|other| other.is_open && &*other.seat == BANK)
+        self.openings.memory.is_none()
+            && self.openings.other.as_ref().is_some_and(|other| other.is_open && &*other.seat == BANK)
             && self.ledger.issue().is_none()
     }
 
     /// Takes the number of records that were admitted in the last cycle, from all source partitions, before the group
     /// began.
     pub fn charge_memory(&mut self, count: u64) {
-        self.memory = Some(count);
+        self.openings.memory = Some(count);
     }
 
     // ## Views
@@ -516,7 +462,7 @@ impl Member {
 
     /// The hold.
     pub fn hold(&self) -> u64 {
-        self.hold
+        self.holding.hold()
     }
 
     /// The hold that this member ought to have.
@@ -531,12 +477,12 @@ impl Member {
 
     /// The admissions that the last committed state announced.
     pub fn ahead(&self) -> u64 {
-        self.account.map_or(0, |account| account.ahead)
+        self.announced.account.map_or(0, |account| account.ahead)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.
     pub fn part(&self, client: &str) -> Option<Part> {
-        self.split.part(&self.ledger, &self.shares, client)
+        self.split.part(&self.ledger, client)
     }
 
     /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.
@@ -546,12 +492,12 @@ impl Member {
 
     /// The time of the next look.
     pub fn next_look(&self) -> Time {
-        self.next_look
+        self.schedule.next_look
     }
 
     /// The time of silence after which a seat may be claimed.
     pub fn silence_limit(&self) -> Duration {
-        self.times().silence
+        self.schedule.times.silence
     }
 
     /// The capacity in force: the smallest among the live members and this one.

@@ -11,13 +11,13 @@
 
 mod smooth;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
 use super::{GroupParams, Mode};
-use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
+use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Part, Wants};
 use crate::policy::{Lending, Policy};
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
@@ -47,23 +47,6 @@ impl Shares {
     pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
-}
-
-/// The part of one client at this member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Shape mode: the client's weight in the fair queueing of this member.
-    pub weight: Fixed,
-    /// Reject mode: the client's grant at this member, in whole records.
-    pub records: u64,
-    /// The client's whole grant, in records.
-    pub whole_records: u64,
-    /// The client's default share at this member.
-    pub default_share: Fixed,
-    /// The client's default share of the whole capacity.
-    pub whole_share: Fixed,
-    /// The part of the client's demand that is here, at least a quarter of an even part.
-    pub ratio: Ratio,
 }
 
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
@@ -100,7 +83,7 @@ pub(crate) struct Splitter {
     parts: Vec<Option<Part>>,
     unnamed: Option<Part>,
     /// The demand of each client, by number, and the members that have it.
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<ClientDemand>>,
 }
 
 impl Splitter {
@@ -122,7 +105,8 @@ impl Splitter {
         self.parts.resize(input.clients.len(), None);
         self.unnamed = None;
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
-            return whole_parts(input.capacity, vec![1; input.members.len()].into_iter(), input.turn);
+            let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
+            return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
         }
         let allocation = AllocationParams {
             capacity: input.capacity,
@@ -246,7 +230,7 @@ impl Splitter {
         self.pieces.resize_with(self.totals.len(), Vec::new);
         for (member, loads) in input.members.iter().enumerate() {
             for (number, load) in loads.iter().filter(|(_, load)| load.demand > 0) {
-                self.pieces[number].push(Piece { member, demand: load.demand });
+                self.pieces[number].push(ClientDemand { member, demand: load.demand });
             }
         }
     }
@@ -259,7 +243,7 @@ impl Splitter {
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             let pieces = &mut self.pieces[number];
             if pieces.is_empty() {
-                pieces.extend((0..members.len()).map(|member| Piece { member, demand: 1 }));
+                pieces.extend((0..members.len()).map(|member| ClientDemand { member, demand: 1 }));
             }
             // By the name, which all members number alike.
             let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.clients.name(number).as_bytes())));
@@ -269,11 +253,12 @@ impl Splitter {
             // from no other member. Where it can't, every member uses all that it gets.
             let mut exact = vec![0; pieces.len()];
             if all * 4 <= u128::from(grant.records) * 5 {
-                let demand = |piece: &Piece| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
+                let demand =
+                    |piece: &ClientDemand| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
                 exact = fill(whole, &pieces.iter().map(demand).collect::<Vec<_>>());
             }
             let left = whole - exact.iter().sum::<u128>();
-            let more = |piece: &Piece| left * u128::from(piece.demand) / all.max(1);
+            let more = |piece: &ClientDemand| left * u128::from(piece.demand) / all.max(1);
             exact.iter_mut().zip(pieces.iter()).for_each(|(exact, piece)| *exact += more(piece));
             let records_of = round_to(grant.records, &exact, turn);
             let mut records = 0;
@@ -317,7 +302,7 @@ impl Splitter {
 
 /// The demand of one client at one member.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct ClientDemand {
     member: usize,
     demand: u64,
 }
@@ -378,42 +363,12 @@ fn fill(total: u128, demands: &[Demand]) -> Vec<u128> {
 fn round_to(total: u64, exact: &[u128], turn: u64) -> Vec<u64> {
     let mut whole: Vec<u64> = exact.iter().map(|exact| (exact >> FRACTION_BITS) as u64).collect();
     let left = total.saturating_sub(whole.iter().sum()) as usize;
-    let fraction = |index: usize| (exact[index] & ((1 << FRACTION_BITS) - 1)) as u64;
-    for index in by_remainder(exact.len(), turn, fraction).into_iter().cycle().take(left) {
+    // Those with the largest remainders first.
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.rotate_left((turn % exact.len() as u64) as usize);
+    order.sort_by_key(|&index| Reverse(exact[index] & ((1 << FRACTION_BITS) - 1)));
+    for index in order.into_iter().cycle().take(left) {
         whole[index] += 1;
     }
     whole
-}
-
-/// Splits whole records in proportion, by the largest remainder; ties go to another member with each turn.
-fn whole_parts(records: u64, by: impl Iterator<Item = u64> + Clone, turn: u64) -> Vec<u64> {
-    let total: u128 = by.clone().map(u128::from).sum();
-    let (mut whole, mut rests) = (Vec::new(), Vec::new());
-    for part in by {
-        // Products that fit 64 bits, as nearly all do, divide much faster.
-        let (quotient, rest) = match (records.checked_mul(part), u64::try_from(total)) {
-            (Some(exact), Ok(total)) => (exact / total, exact % total),
-            _ => {
-                let exact = u128::from(records) * u128::from(part);
-                ((exact / total) as u64, (exact % total) as u64)
-            }
-        };
-        whole.push(quotient);
-        rests.push(rest);
-    }
-    let left = (records - whole.iter().sum::<u64>()) as usize;
-    if left > 0 {
-        for &index in &by_remainder(rests.len(), turn, |index| rests[index])[..left] {
-            whole[index] += 1;
-        }
-    }
-    whole
-}
-
-/// The indices of `count` members, those with the largest remainders first.
-fn by_remainder(count: usize, turn: u64, remainder: impl Fn(usize) -> u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    order.rotate_left((turn % count as u64) as usize);
-    order.sort_by_key(|&index| std::cmp::Reverse(remainder(index)));
-    order
 }

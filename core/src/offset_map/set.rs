@@ -3,16 +3,16 @@
 use std::ops::Range;
 
 use super::bits::{BitReader, BitWriter, Malformed};
-use crate::offset_runs::{Kind, PARAMETER_BITS, SetShape};
 use crate::offset_runs::{MAX_SPAN, OffsetRuns};
+use crate::offset_runs::{PARAMETER_BITS, RunKind, SetShape};
 
 /// Writes completed runs beyond `base`, which must be of this shape.
 pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>) {
     let (kind, _) = shape.cheapest();
     let (number, count, parameters) = match kind {
-        Kind::Runs { waiting, completed } => (0, shape.pairs, vec![waiting, completed]),
-        Kind::AfterWaiting { parameter } => (1, shape.waiting, vec![parameter]),
-        Kind::BeforeCompleted { parameter } => (2, shape.completed, vec![parameter]),
+        RunKind::Runs { waiting, completed } => (0, shape.pairs, vec![waiting, completed]),
+        RunKind::AfterWaiting { parameter } => (1, shape.waiting, vec![parameter]),
+        RunKind::BeforeCompleted { parameter } => (2, shape.completed, vec![parameter]),
     };
     bits.push(number, 2);
     bits.push_number(count);
@@ -25,17 +25,17 @@ pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl
 }
 
 /// Writes some waiting offsets and the completed ones after them, at least one of each.
-fn write_pair(bits: &mut BitWriter, kind: Kind, waiting: u64, completed: u64) {
+fn write_pair(bits: &mut BitWriter, kind: RunKind, waiting: u64, completed: u64) {
     match kind {
-        Kind::Runs { waiting: parameter, completed: other } => {
+        RunKind::Runs { waiting: parameter, completed: other } => {
             bits.push_rice(waiting - 1, parameter);
             bits.push_rice(completed - 1, other);
         }
-        Kind::AfterWaiting { parameter } => {
+        RunKind::AfterWaiting { parameter } => {
             (1..waiting).for_each(|_| bits.push_rice(0, parameter));
             bits.push_rice(completed, parameter);
         }
-        Kind::BeforeCompleted { parameter } => {
+        RunKind::BeforeCompleted { parameter } => {
             bits.push_rice(waiting, parameter);
             (1..completed).for_each(|_| bits.push_rice(0, parameter));
         }

@@ -15,7 +15,7 @@ const MIN_RECORDS: i64 = 200;
 
 /// The commits of the last minute.
 #[derive(Debug, Default)]
-pub(super) struct History {
+struct CommitHistory {
     polls: VecDeque<Poll>,
 }
 
@@ -42,18 +42,71 @@ impl RateWindow {
 }
 
 /// The units of a rate.
-pub(super) struct Units {
-    pub(super) cycle: Duration,
+#[derive(Debug, Clone, Copy)]
+struct Units {
+    cycle: Duration,
     /// The most markers of transactions that our instances write, per second.
-    pub(super) markers: u64,
+    markers: u64,
 }
 
-impl History {
-    pub(super) fn clear(&mut self) {
-        self.polls.clear();
+/// The rates that the service finishes.
+#[derive(Debug)]
+pub(super) struct FinishedRates {
+    recent: CommitHistory,
+    /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
+    steady: CommitHistory,
+    units: Units,
+    /// The rate of the last check, in thousandths of a record per cycle.
+    last: Option<u64>,
+}
+
+impl FinishedRates {
+    /// Nothing is known but the units.
+    pub(super) fn new(cycle: Duration, markers: u64) -> FinishedRates {
+        let (recent, steady) = Default::default();
+        FinishedRates { recent, steady, units: Units { cycle, markers }, last: None }
     }
 
-    pub(super) fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
+    /// Forgets the commits.
+    pub(super) fn clear(&mut self) {
+        self.recent.polls.clear();
+        self.steady.polls.clear();
+    }
+
+    /// The most markers of transactions that our instances write to the target, per second.
+    pub(super) fn markers(&mut self) -> &mut u64 {
+        &mut self.units.markers
+    }
+
+    /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.
+    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool) {
+        self.steady.push(now, commits.clone(), others);
+        match is_busy {
+            true => self.recent.push(now, commits, others),
+            false => self.recent.polls.clear(),
+        }
+    }
+
+    /// The rate of the last check.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.last
+    }
+
+    /// Measures the rate of a busy service, or of one that is on time.
+    pub(super) fn measure(&mut self, is_steady: bool, window: &RateWindow) -> Option<u64> {
+        let history = if is_steady { &self.steady } else { &self.recent };
+        self.last = history.rate(window, &self.units);
+        self.last
+    }
+
+    /// The rate of a service that is on time, over a window that is covered wholly.
+    pub(super) fn long_steady(&self, window: &RateWindow) -> Option<u64> {
+        (self.steady.age() > window.length).then(|| self.steady.rate(window, &self.units)).flatten()
+    }
+}
+
+impl CommitHistory {
+    fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
         self.polls.push_back(Poll { at, commits, others });
         while self.polls.len() > 1 && self.polls.front().is_some_and(|poll| at.nanos_since(poll.at) > MAX_AGE) {
             self.polls.pop_front();
@@ -61,13 +114,13 @@ impl History {
     }
 
     /// The time that the history covers, in nanoseconds.
-    pub(super) fn age(&self) -> u64 {
+    fn age(&self) -> u64 {
         self.polls.back().zip(self.polls.front()).map_or(0, |(newest, oldest)| newest.at.nanos_since(oldest.at))
     }
 
     /// The rate over the shortest part that fits the window and holds enough records, in thousandths of a record per
     /// cycle. `None` if the history is too short.
-    pub(super) fn rate(&self, window: &RateWindow, units: &Units) -> Option<u64> {
+    fn rate(&self, window: &RateWindow, units: &Units) -> Option<u64> {
         let newest = self.polls.back()?;
         let is_before = |poll: &Poll| window.since.is_some_and(|since| poll.at < since);
         for (index, old) in self.polls.iter().enumerate().rev() {

@@ -19,7 +19,7 @@ const STUCK_AFTER: u64 = 60 * SECOND;
 
 /// A partition of the target, as the polls saw it.
 #[derive(Debug)]
-pub(super) struct Partition {
+pub(super) struct TargetPartition {
     /// The ends that the partition reached beyond the committed offset, each with the poll that saw it first.
     ledger: VecDeque<(Time, i64)>,
     end: i64,
@@ -57,9 +57,9 @@ pub(super) struct Signal {
     pub(super) is_quiet: bool,
 }
 
-impl Partition {
-    pub(super) fn new(now: Time, end: i64, committed: i64) -> Partition {
-        let mut partition = Partition {
+impl TargetPartition {
+    pub(super) fn new(now: Time, end: i64, committed: i64) -> TargetPartition {
+        let mut partition = TargetPartition {
             ledger: VecDeque::new(),
             end: committed,
             commit: LastCommit { at: now, offset: committed, passed_until: now },

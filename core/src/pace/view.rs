@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::{IntoStaticStr, VariantNames};
 
-use super::partition::Partition;
+use super::partition::TargetPartition;
 use super::{ChangeCause, Control, MILLI, Pace};
 use crate::units::{Ratio, Time};
 
@@ -69,59 +69,52 @@ pub struct PaceView {
 impl Pace {
     /// The state at this moment.
     pub fn view(&self, now: Time) -> PaceView {
-        let largest = |of: fn(&Partition) -> u64| self.partitions.values().map(of).max().unwrap_or(0);
+        let estimate = self.estimate.milli();
         let rounded = |milli: u64| (milli + MILLI / 2) / MILLI;
         PaceView {
             state: self.state(),
             control: self.params.control,
-            found: (self.estimate > 0).then(|| rounded(self.estimate)),
-            at_least: !self.was_too_high(),
+            found: (estimate > 0).then(|| rounded(estimate)),
+            at_least: !self.estimate.was_too_high(),
             limit: self.limit(),
             floor: self.params.floor,
             ceiling: self.params.ceiling,
             brake: Ratio::from_millionths(self.brake as u32).unwrap_or(Ratio::ONE),
-            late: Duration::from_nanos(self.late),
-            usual: Duration::from_nanos(largest(Partition::usual)),
-            gap: Duration::from_nanos(largest(Partition::gap)),
-            open_offsets: self.partitions.values().map(Partition::open_offsets).sum(),
-            rate: self.rate.map(rounded),
-            signal_age: self.told_at.map(|at| now.since(at)),
-            stuck_partitions: self.partitions.values().filter(|partition| partition.is_stuck(now)).count(),
-            changes: self.changes,
+            late: Duration::from_nanos(self.signals.late()),
+            usual: Duration::from_nanos(self.signals.longest(TargetPartition::usual)),
+            gap: Duration::from_nanos(self.signals.longest(TargetPartition::gap)),
+            open_offsets: self.signals.open_offsets(),
+            rate: self.rates.last().map(rounded),
+            signal_age: self.contact.told_at.map(|at| now.since(at)),
+            stuck_partitions: self.signals.stuck_partitions(now),
+            changes: self.estimate.changes(),
         }
     }
 
     /// The estimate, 0 while it is unknown, and the limit in thousandths of a record per cycle.
     pub fn milli(&self) -> (u64, u64) {
-        (self.estimate, self.limit)
-    }
-
-    fn was_too_high(&self) -> bool {
-        match self.params.control {
-            Control::Apply => self.too_high.is_some(),
-            Control::Observe => self.is_found,
-        }
+        (self.estimate.milli(), self.limit)
     }
 
     fn state(&self) -> PaceState {
-        let (applies, known) = (self.params.control == Control::Apply, self.estimate > 0);
-        if self.follows {
+        let (applies, estimate) = (self.params.control == Control::Apply, self.estimate.milli());
+        if self.contact.follows {
             PaceState::NotAlone
-        } else if self.blind_since.is_some() || self.told_at.is_none() {
+        } else if self.contact.blind_since.is_some() || self.contact.told_at.is_none() {
             PaceState::NoSignal
         } else if applies && self.limit <= self.params.floor * MILLI {
             PaceState::AtFloor
-        } else if self.stalled {
+        } else if self.signals.are_stalled() {
             PaceState::Stalled
-        } else if self.late > self.params.target(self.known_estimate()) {
+        } else if self.signals.late() > self.params.target(self.known_estimate()) {
             PaceState::Late
-        } else if applies && self.estimate >= self.params.ceiling * MILLI {
+        } else if applies && estimate >= self.params.ceiling * MILLI {
             PaceState::AtCeiling
         } else if applies && !self.records_wait() {
             PaceState::NoDemand
-        } else if self.was_too_high() {
+        } else if self.estimate.was_too_high() {
             PaceState::Found
-        } else if known && !applies {
+        } else if estimate > 0 && !applies {
             PaceState::AtLeast
         } else {
             PaceState::Learning

@@ -6,7 +6,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use super::fair::{ClientQueue, FairQueue, Group};
+use super::fair::{ClientQueue, FairQueue, WeightGroup};
 use crate::linked_list::{LinkedList, Links};
 use crate::{chunks::Chunks, slot::Slot, units::Time};
 
@@ -32,7 +32,7 @@ impl QueuedRecord {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Entry {
+struct BacklogEntry {
     record: QueuedRecord,
     of_client: Links,
     of_all: Links,
@@ -41,7 +41,7 @@ struct Entry {
 /// All delayed records of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    entries: Chunks<Entry>,
+    entries: Chunks<BacklogEntry>,
     /// The records that fair queueing serves.
     arrivals: LinkedList,
     /// The records that go first.
@@ -93,7 +93,7 @@ impl Backlog {
         let of_client = queue.records.push(&mut self.entries, |entry| &mut entry.of_client, slot);
         let list = if record.first { &mut self.first } else { &mut self.arrivals };
         let of_all = list.push(&mut self.entries, |entry| &mut entry.of_all, slot);
-        self.entries.set(slot.index(), Entry { record, of_client, of_all });
+        self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
         queue.bytes += u64::from(record.bytes);
         self.bytes += u64::from(record.bytes);
         if queue.kept {
@@ -133,7 +133,7 @@ impl Backlog {
 
     /// Removes a record that is not sent: its successor inherits its tag.
     pub(super) fn remove(&mut self, slot: Slot, queue: &mut ClientQueue) -> QueuedRecord {
-        let Entry { record, of_client, of_all } = self.entries[slot.index()];
+        let BacklogEntry { record, of_client, of_all } = self.entries[slot.index()];
         queue.records.remove(&mut self.entries, |entry| &mut entry.of_client, of_client);
         let list = if record.first { &mut self.first } else { &mut self.arrivals };
         list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
@@ -157,7 +157,7 @@ impl Backlog {
 
     /// Adds a client to the queue of a group again. Records that it was served recently count as at most one record of
     /// its present weight. A blocked client may try again.
-    pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: Group) {
+    pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: WeightGroup) {
         self.fair.change_group(queue, group);
         queue.blocked = None;
         self.fair.enter(client, queue);

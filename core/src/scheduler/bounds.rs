@@ -43,13 +43,13 @@ pub(crate) struct Eviction {
     pub client: u32,
     /// The oldest record of the client.
     pub slot: Slot,
-    cause: Bound,
+    cause: BacklogBound,
     /// The length of the client's queue, and the bytes of all backlogs.
     before: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum BacklogBound {
     QueueCapacity,
     QueueBytes,
     Surplus,
@@ -147,17 +147,17 @@ impl Bounds {
         };
         while let Some(&client) = self.above_capacity.last() {
             if backlogs.exceeds_capacity(client) {
-                return eviction(client, Bound::QueueCapacity);
+                return eviction(client, BacklogBound::QueueCapacity);
             }
             self.above_capacity.pop();
         }
         if self.are_exceeded(backlogs) {
-            return eviction(self.excess.furthest_above_share(backlogs)?, Bound::QueueBytes);
+            return eviction(self.excess.furthest_above_share(backlogs)?, BacklogBound::QueueBytes);
         }
         if !self.surplus.may_go(now, backlogs) {
             return None;
         }
-        eviction(self.client_with_surplus(backlogs)?, Bound::Surplus)
+        eviction(self.client_with_surplus(backlogs)?, BacklogBound::Surplus)
     }
 
     /// Notes that an eviction was carried out, with another record than the client's oldest one if that had to make
@@ -165,11 +165,11 @@ impl Bounds {
     pub(super) fn note_evicted(&mut self, eviction: Eviction, backlogs: Backlogs<'_>) {
         let (length, bytes) = eviction.before;
         match eviction.cause {
-            Bound::QueueCapacity if backlogs.length_of(eviction.client) < length => {
+            BacklogBound::QueueCapacity if backlogs.length_of(eviction.client) < length => {
                 self.above_capacity.pop();
             }
-            Bound::QueueCapacity | Bound::QueueBytes => {}
-            Bound::Surplus => self.surplus.spend(bytes - backlogs.bytes),
+            BacklogBound::QueueCapacity | BacklogBound::QueueBytes => {}
+            BacklogBound::Surplus => self.surplus.spend(bytes - backlogs.bytes),
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) type VirtualTime = u128;
 
 /// The queue that a client stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum WeightGroup {
     Main,
     /// The queue of clients that are not configured, if any client is.
     Unlisted,
@@ -64,7 +64,7 @@ pub(crate) struct ClientQueue {
     pub(super) bytes: u64,
     /// The client's own limit refused its first record until this time.
     pub(super) blocked: Option<Time>,
-    group: Group,
+    group: WeightGroup,
     /// The first records that were charged when they arrived (reject mode). They stand in no queue of clients.
     pub(super) first: u64,
     /// No record is evicted: some came from a partition that is paused instead.
@@ -79,7 +79,7 @@ impl Default for ClientQueue {
             flow: Flow::new(0),
             bytes: 0,
             blocked: None,
-            group: Group::Main,
+            group: WeightGroup::Main,
             first: 0,
             kept: false,
         }
@@ -89,7 +89,7 @@ impl Default for ClientQueue {
 impl ClientQueue {
     /// The queue of a client that comes while the service runs. With its first weight it starts as if it had just been
     /// served one of its own records: if it started at the virtual time, ids that are used once would always go first.
-    pub(super) fn of_newcomer(group: Group) -> ClientQueue {
+    pub(super) fn of_newcomer(group: WeightGroup) -> ClientQueue {
         ClientQueue { flow: Flow::new(VirtualTime::MAX), group, ..ClientQueue::default() }
     }
 
@@ -141,8 +141,8 @@ impl Default for FairQueue {
 }
 
 impl FairQueue {
-    fn of(&self, group: Group) -> &ReadyClients {
-        if group == Group::Main { &self.main } else { &self.unlisted }
+    fn of(&self, group: WeightGroup) -> &ReadyClients {
+        if group == WeightGroup::Main { &self.main } else { &self.unlisted }
     }
 
     /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one
@@ -173,7 +173,7 @@ impl FairQueue {
     /// Adds a client to its queue, if it has a record.
     pub(super) fn enter(&mut self, client: u32, queue: &ClientQueue) {
         let Some(tag) = queue.flow.head_tag else { return };
-        if queue.group == Group::Main {
+        if queue.group == WeightGroup::Main {
             return self.main.ready.push(Reverse((tag, client)));
         }
         self.unlisted.ready.push(Reverse((tag, client)));
@@ -190,7 +190,7 @@ impl FairQueue {
 
     /// Moves the tags of a client to the queue of a group, which may be another one than before. None of them lies
     /// further ahead of the virtual time than one record of the client's weight.
-    pub(super) fn change_group(&self, queue: &mut ClientQueue, group: Group) {
+    pub(super) fn change_group(&self, queue: &mut ClientQueue, group: WeightGroup) {
         let (before, after) = (self.of(queue.group).virtual_time, self.of(group).virtual_time);
         let Flow { finish, cost, head_tag } = &mut queue.flow;
         let moved = |tag: VirtualTime| after + tag.saturating_sub(before).min(*cost);
@@ -232,7 +232,7 @@ impl FairQueue {
     /// Charges a record to its client and, for an unlisted client, to the group.
     #[inline]
     pub(super) fn charge(&mut self, queue: &mut ClientQueue) {
-        if queue.group == Group::Unlisted {
+        if queue.group == WeightGroup::Unlisted {
             return self.charge_member(queue);
         }
         self.main.charge(&mut queue.flow);

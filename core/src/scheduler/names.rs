@@ -11,7 +11,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 /// Finds clients by name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    table: HashTable<Entry>,
+    table: HashTable<NameEntry>,
     /// Seeded anew in each process, as ids come from outside.
     hasher: DefaultHashBuilder,
 }
@@ -19,12 +19,12 @@ pub(super) struct Names {
 /// A client in the table.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
-struct Entry {
+struct NameEntry {
     index: u32,
     /// The length of the whole name, at most 255.
     length: u8,
     /// A short name, padded with zeros, or the hash of a longer name and the beginning of the name.
-    start: [u8; Entry::START],
+    start: [u8; NameEntry::START],
 }
 
 impl Names {
@@ -35,11 +35,11 @@ impl Names {
     /// The client with this name; `is` compares a long name with that of a client that begins alike.
     pub(super) fn find(&self, name: &str, is: impl Fn(u32) -> bool) -> Option<u32> {
         let hash = self.hash(name);
-        let wanted = Entry::new(name, hash, 0);
-        let named = |entry: &Entry| {
+        let wanted = NameEntry::new(name, hash, 0);
+        let named = |entry: &NameEntry| {
             entry.length == wanted.length
                 && entry.start == wanted.start
-                && (name.len() <= Entry::START || is(entry.index))
+                && (name.len() <= NameEntry::START || is(entry.index))
         };
         self.table.find(hash, named).map(|entry| entry.index)
     }
@@ -48,7 +48,7 @@ impl Names {
     pub(super) fn insert(&mut self, name: &str, index: u32) {
         let hash = self.hash(name);
         let hasher = &self.hasher;
-        self.table.insert_unique(hash, Entry::new(name, hash, index), |entry| entry.hash(hasher));
+        self.table.insert_unique(hash, NameEntry::new(name, hash, index), |entry| entry.hash(hasher));
     }
 
     pub(super) fn remove(&mut self, name: &str, index: u32) {
@@ -62,26 +62,26 @@ impl Names {
     }
 }
 
-impl Entry {
+impl NameEntry {
     /// Makes two entries fill a cache line.
     const START: usize = 27;
     /// The bytes of a hash.
     const HASH: usize = size_of::<u64>();
 
-    fn new(name: &str, hash: u64, index: u32) -> Entry {
-        let (name, mut start) = (name.as_bytes(), [0; Entry::START]);
-        if name.len() <= Entry::START {
+    fn new(name: &str, hash: u64, index: u32) -> NameEntry {
+        let (name, mut start) = (name.as_bytes(), [0; NameEntry::START]);
+        if name.len() <= NameEntry::START {
             start[..name.len()].copy_from_slice(name);
         } else {
-            start[..Entry::HASH].copy_from_slice(&hash.to_ne_bytes());
-            start[Entry::HASH..].copy_from_slice(&name[..Entry::START - Entry::HASH]);
+            start[..NameEntry::HASH].copy_from_slice(&hash.to_ne_bytes());
+            start[NameEntry::HASH..].copy_from_slice(&name[..NameEntry::START - NameEntry::HASH]);
         }
-        Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
+        NameEntry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
     }
 
     fn hash(&self, hasher: &DefaultHashBuilder) -> u64 {
         let length = usize::from(self.length);
-        if length <= Entry::START {
+        if length <= NameEntry::START {
             return hasher.hash_one(&self.start[..length]);
         }
         let (hash, _) = self.start.split_first_chunk().expect("a long name's entry begins with its hash");

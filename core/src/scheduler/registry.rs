@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::client::{Client, UNLISTED};
-use super::fair::{ClientQueue, FairQueue, Group};
+use super::fair::{ClientQueue, FairQueue, WeightGroup};
 use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, bucket::LeakyBucket, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
@@ -84,7 +84,7 @@ impl Registry {
         for wanted in &policy.clients {
             let index = match self.find(&wanted.name) {
                 Some(index) => index,
-                None => self.insert(&wanted.name, Group::Main, since_cycle, policy, now),
+                None => self.insert(&wanted.name, WeightGroup::Main, since_cycle, policy, now),
             };
             let client = self.get_mut(index);
             (client.configured, client.weight) = (true, wanted.weight);
@@ -266,8 +266,8 @@ impl Registry {
         }
     }
 
-    fn group(&self, configured: bool) -> Group {
-        if configured || self.weights.listed_clients == 0 { Group::Main } else { Group::Unlisted }
+    fn group(&self, configured: bool) -> WeightGroup {
+        if configured || self.weights.listed_clients == 0 { WeightGroup::Main } else { WeightGroup::Unlisted }
     }
 
     /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those
@@ -318,7 +318,7 @@ impl Registry {
         self.len() as u64 - self.weights.listed_clients
     }
 
-    fn insert(&mut self, name: &str, group: Group, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
+    fn insert(&mut self, name: &str, group: WeightGroup, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")

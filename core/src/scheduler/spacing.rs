@@ -36,7 +36,7 @@ const MAX_LATENESS_PART: u64 = 12;
 
 /// A moment of the coming window: `most` units of the bucket may have gone by then.
 #[derive(Debug, Clone, Copy)]
-struct Point {
+struct CurvePoint {
     most: u128,
     nanos: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct Spacing {
     /// The part of the full pace that a burst must leave, in millionths.
     kept: u32,
     /// A buffer.
-    points: Vec<Point>,
+    points: Vec<CurvePoint>,
     /// The time at which a waiting record may go, as the owner was told.
     promised: Time,
     lateness: Lateness,
@@ -88,7 +88,7 @@ impl Spacing {
         let point = |(nanos, gone): (u64, u64)| {
             // A window that is too full has to find the bucket ready when it opens.
             let room = (limit_in(nanos).saturating_add(gone)).saturating_sub(count);
-            Point { most: u128::from(room + 1) * record, nanos: nanos - late }
+            CurvePoint { most: u128::from(room + 1) * record, nanos: nanos - late }
         };
         let end = (now + Duration::from_nanos(self.length), 0);
         self.points.clear();
@@ -101,11 +101,11 @@ impl Spacing {
         let mut free = bucket.room(now);
         let mut usable = u128::MAX;
         if free > record {
-            let cost = |point: &Point| point.most.saturating_sub(kept * u128::from(point.nanos));
+            let cost = |point: &CurvePoint| point.most.saturating_sub(kept * u128::from(point.nanos));
             usable = self.points.iter().map(cost).fold(usable, u128::min).max(record);
             free = free.min(usable);
         }
-        let rate = |point: &Point| point.most.saturating_sub(free) / u128::from(point.nanos);
+        let rate = |point: &CurvePoint| point.most.saturating_sub(free) / u128::from(point.nanos);
         bucket.slow_down(self.points.iter().map(rate).fold(full, u128::min), usable);
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::scheduler::{QueuedRecord, Served, Turn};
+use crate::scheduler::{ClientTurn, QueuedRecord, ServedRecord};
 use crate::{policy::Overflow, reason::Reason, units::Time};
 
 /// Clients with partitions of their own keep records beyond this part of `queue_bytes` only within their shares of it.
@@ -85,9 +85,9 @@ impl Throttle {
                 Err(evicted) => return Some(evicted),
             };
             match self.scheduler.serve(now, turn, slot) {
-                Turn::Served(served) => return Some(self.send(now, slot, served)),
-                Turn::Blocked => {}
-                Turn::OverLimit { until } => {
+                ClientTurn::Served(served) => return Some(self.send(now, slot, served)),
+                ClientTurn::Blocked => {}
+                ClientTurn::OverLimit { until } => {
                     return Some(self.reject_delayed(slot, Reason::ClientLimit, until.since(now)));
                 }
             }
@@ -111,7 +111,7 @@ impl Throttle {
     }
 
     #[inline]
-    fn send(&mut self, now: Time, slot: Slot, Served { record, in_window }: Served) -> Step {
+    fn send(&mut self, now: Time, slot: Slot, ServedRecord { record, in_window }: ServedRecord) -> Step {
         let (waited, commit_interval) = (record.waited(now), self.scheduler.policy.commit_interval);
         self.slots.release(slot);
         let Some(location) = self.ledger.release(slot) else {

@@ -3,7 +3,7 @@
 use super::{GroupPart, Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
-use crate::{group::targets::Part, reason::Reason, units::Time};
+use crate::{allocator::Part, reason::Reason, units::Time};
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.

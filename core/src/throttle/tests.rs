@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocator::Fixed;
-use crate::group::targets::Part;
+use crate::allocator::Part;
 use crate::policy::{ClientPolicy, Mode, Scope};
 use crate::units::{Ratio, Weight};
 use crate::{offset_map::OffsetMap, scheduler::Client};

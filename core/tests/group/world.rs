@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use watermaster_core::group::GroupParams;
 use watermaster_core::group::control::{Event, OpeningNumber};
-use watermaster_core::group::member::{Admissions as _, Command};
+use watermaster_core::group::member::{Admissions as _, LogCall};
 use watermaster_core::group::state::{BANK, SeatRecord, State, StateKind};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::policy::{Mode, Policy};
@@ -468,10 +468,10 @@ impl World {
             node.member.charge_memory(count);
         }
         let (loads, before) = (node.loads(), node.member.part_now(clocks).limit);
-        let commands = node.member.look(clocks, &loads, &mut node.greedy);
+        let commands = node.member.look(clocks, &loads, None, &mut node.greedy);
         if commands
             .iter()
-            .any(|command| matches!(command, Command::Write { state, .. } if state.kind == StateKind::Own))
+            .any(|command| matches!(command, LogCall::Write { state, .. } if state.kind == StateKind::Own))
         {
             node.limit_before_write = Some(before);
         }
@@ -490,16 +490,16 @@ impl World {
         }
     }
 
-    fn obey(&mut self, index: usize, commands: Vec<Command>) {
+    fn obey(&mut self, index: usize, commands: Vec<LogCall>) {
         for command in commands {
             let node = self.nodes[index].as_mut().expect("a node");
             match command {
-                Command::Open { seat, attempt } => {
+                LogCall::Open { seat, attempt } => {
                     node.producers.retain(|_, producer| producer.seat != seat);
                     node.producers.insert(attempt, Producer { seat, epoch: 0, call: Call::Init, number: 1 });
                     self.call(index, attempt, 1);
                 }
-                Command::Write { attempt, mut state, loads } => {
+                LogCall::Write { attempt, mut state, loads } => {
                     node.wrote_last |= state.kind == StateKind::Left;
                     if let Some(mistake) = self.mistake {
                         mistake.spoil_write(&mut state);
@@ -507,11 +507,11 @@ impl World {
                     let records = [SeatRecord::State(*state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
                     self.produce(index, attempt, records);
                 }
-                Command::Remove { attempt, seat } => {
+                LogCall::Remove { attempt, seat } => {
                     let records = vec![SeatRecord::Tombstone(Arc::clone(&seat)), SeatRecord::LoadsTombstone(seat)];
                     self.produce(index, attempt, records);
                 }
-                Command::Close { attempt } => drop(node.producers.remove(&attempt)),
+                LogCall::Close { attempt } => drop(node.producers.remove(&attempt)),
             }
         }
         let Some(node) = &self.nodes[index] else { return };

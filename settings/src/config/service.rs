@@ -7,10 +7,10 @@ use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
 use super::{kafka, pace, registry, values};
-use crate::model::{ClientFrom, Service, Source};
+use crate::model::{ClientFrom, Service, Source, SourcePattern};
+use crate::pattern::TopicPattern;
 use crate::read_struct;
 use crate::reader::{Origin, Section};
-use crate::sources::{SourcePattern, TopicPattern};
 use crate::token::Token;
 
 /// The least default of `client_idle_timeout`.

@@ -5,10 +5,11 @@ use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{Ratio, Weight};
 
-use crate::client_id::{MAX_CLIENT_BYTES, PatternError};
+use crate::client_id::MAX_CLIENT_BYTES;
 use crate::model::{ClientFrom, SchemaFormat};
+use crate::pattern::{PatternError, TopicPattern};
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::{sources::TopicPattern, token::TokenError};
+use crate::token::TokenError;
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;

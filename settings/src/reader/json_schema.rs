@@ -80,17 +80,17 @@ fn of_kind(kind: Kind) -> Value {
 mod tests {
     use std::path::Path;
 
-    use super::super::tree::{self, Content, Form, Node};
+    use super::super::tree::{self, Node, NodeContent, ScalarForm};
     use super::*;
     use crate::config::SCHEMA;
 
-    fn to_json(content: &Content) -> Value {
+    fn to_json(content: &NodeContent) -> Value {
         let of_node = |node: &Node| to_json(&node.content);
         match content {
-            Content::Scalar(text, Form::Text | Form::Time | Form::Any) => json!(text),
-            Content::Scalar(text, _) => serde_json::from_str(text).unwrap(),
-            Content::List(items) => items.iter().map(of_node).collect(),
-            Content::Table(table) => table.iter().map(|(name, node)| (name.clone(), of_node(node))).collect(),
+            NodeContent::Scalar(text, ScalarForm::Text | ScalarForm::Time | ScalarForm::Any) => json!(text),
+            NodeContent::Scalar(text, _) => serde_json::from_str(text).unwrap(),
+            NodeContent::List(items) => items.iter().map(of_node).collect(),
+            NodeContent::Table(table) => table.iter().map(|(name, node)| (name.clone(), of_node(node))).collect(),
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
     fn satisfies(text: &str) -> bool {
         let root = tree::parse(text, Path::new("w.toml")).unwrap_or_else(|error| panic!("{error}"));
         let schema = SCHEMA.to_json_schema();
-        is_valid(&schema, &schema, &to_json(&Content::Table(root)))
+        is_valid(&schema, &schema, &to_json(&NodeContent::Table(root)))
     }
 
     #[test]

@@ -9,9 +9,9 @@ use figment::{Figment, Metadata, Profile, Provider};
 
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
-use super::names::{Misnamed, Names};
+use super::names::{Misnamed, VariableNames};
 use super::schema::{Schema, Shape};
-use super::tree::{Content, Form, Node, Table};
+use super::tree::{Node, NodeContent, ScalarForm, Table};
 use super::variables::Environment;
 
 /// The keys of a table's own number, which no key of a file has: one for each layer, so that both numbers are kept.
@@ -57,7 +57,7 @@ impl Values {
 
     /// Returns a list of services as a table. A service that an earlier file names has the key that it has there.
     fn services(&mut self, mut list: Node) -> Value {
-        let Content::List(services) = &mut list.content else { return self.number(list, FILE_TABLE) };
+        let NodeContent::List(services) = &mut list.content else { return self.number(list, FILE_TABLE) };
         let services = std::mem::take(services);
         let earlier = self.services.len();
         let mut table = Dict::new();
@@ -83,8 +83,8 @@ impl Values {
 
     fn number(&mut self, mut node: Node, marker: &str) -> Value {
         let inner = match &mut node.content {
-            Content::Table(table) => Some(std::mem::take(table)),
-            Content::Scalar(..) | Content::List(_) => None,
+            NodeContent::Table(table) => Some(std::mem::take(table)),
+            NodeContent::Scalar(..) | NodeContent::List(_) => None,
         };
         let number = Value::from(self.nodes.len());
         self.nodes.push(node);
@@ -118,8 +118,8 @@ impl Values {
         let mut node = self.node(of_file.or(of_variable)?)?;
         let table = self.table(merged);
         node.content = match node.content {
-            Content::List(_) => Content::List(table.into_values().collect()),
-            Content::Table(_) | Content::Scalar(..) => Content::Table(table),
+            NodeContent::List(_) => NodeContent::List(table.into_values().collect()),
+            NodeContent::Table(_) | NodeContent::Scalar(..) => NodeContent::Table(table),
         };
         Some(node)
     }
@@ -138,13 +138,13 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
     let (mut values, mut errors) = (Values::default(), Vec::new());
     let layers = files.into_iter().map(|file| values.file_layer(file, schema)).collect::<Vec<_>>();
     let mut layers = layers.into_iter().fold(Figment::new(), Figment::merge);
-    let names = Names::new(schema, &values.merged(&layers));
+    let names = VariableNames::new(schema, &values.merged(&layers));
     for (name, value) in environment {
         let Some((name, key)) = name.to_str().and_then(|name| Some((name, names.key(name)?))) else { continue };
         let origin = Origin::Variable(name.to_owned());
         let (key, problem, allowed) = match (key, value.to_str()) {
             (Ok(key), Some(text)) => {
-                let value = Node { origin, content: Content::Scalar(text.to_owned(), Form::Any) };
+                let value = Node { origin, content: NodeContent::Scalar(text.to_owned(), ScalarForm::Any) };
                 layers = layers.merge(values.variable_layer(nested(key.segments(), value)));
                 continue;
             }
@@ -164,6 +164,7 @@ fn nested(path: &[Segment], value: Node) -> Table {
         Segment::Index(place) => service_key(*place),
     };
     let origin = value.origin.clone();
-    let node = if below.is_empty() { value } else { Node { origin, content: Content::Table(nested(below, value)) } };
+    let node =
+        if below.is_empty() { value } else { Node { origin, content: NodeContent::Table(nested(below, value)) } };
     Table::from([(key, node)])
 }

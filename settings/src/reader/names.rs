@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::key_path::{KeyPath, Segment};
 use super::schema::{Schema, SectionSchema, Shape};
-use super::tree::{Content, Node, Table};
+use super::tree::{Node, NodeContent, Table};
 
 /// Stands for the dot between a section and a key.
 const NESTING: &str = "__";
 
 /// Every variable that sets a key, each without the prefix, and the keys that it may mean.
-pub struct Names {
+pub struct VariableNames {
     schema: &'static Schema,
     keys: BTreeMap<String, Vec<KeyPath>>,
     /// The tables with keys that are not in the schema.
@@ -24,10 +24,10 @@ pub struct Misnamed {
     pub allowed: String,
 }
 
-impl Names {
+impl VariableNames {
     /// Lists the variables of a schema. Services and tables with names of the user's choice must be in `file`.
-    pub fn new(schema: &'static Schema, file: &Table) -> Names {
-        let mut names = Names { schema, keys: BTreeMap::new(), free: Vec::new() };
+    pub fn new(schema: &'static Schema, file: &Table) -> VariableNames {
+        let mut names = VariableNames { schema, keys: BTreeMap::new(), free: Vec::new() };
         names.add(&schema.root, Some(file), "", &KeyPath::default());
         names
     }
@@ -42,17 +42,17 @@ impl Names {
             let content = content.map(|node| &node.content);
             let prefix = format!("{prefix}{}{NESTING}", inner.name.to_ascii_uppercase());
             match (inner.shape, content) {
-                (Shape::Table, Some(Content::Table(table))) => self.add(inner, Some(table), &prefix, &path),
+                (Shape::Table, Some(NodeContent::Table(table))) => self.add(inner, Some(table), &prefix, &path),
                 (Shape::Table, _) => self.add(inner, None, &prefix, &path),
                 (Shape::FreeTable, _) => self.free.push((prefix, path)),
-                (Shape::Services, Some(Content::List(services))) => {
+                (Shape::Services, Some(NodeContent::List(services))) => {
                     for (at, table) in services.iter().map(Node::as_table).enumerate() {
                         let Some(name) = table.and_then(|table| table.get("name")?.as_text()) else { continue };
                         let prefix = format!("{prefix}{}{NESTING}", in_capitals(name));
                         self.add(inner, table, &prefix, &path.element(at));
                     }
                 }
-                (Shape::Map, Some(Content::Table(tables))) => {
+                (Shape::Map, Some(NodeContent::Table(tables))) => {
                     for (name, node) in tables {
                         let prefix = format!("{prefix}{}{NESTING}", in_capitals(name));
                         self.add(inner, node.as_table(), &prefix, &path.child(name));

@@ -5,7 +5,7 @@ use std::{fmt::Display, slice};
 use serde_json::{Value, json};
 
 use super::schema::{Fallback, Key, Kind};
-use super::tree::{Content, Form, Node};
+use super::tree::{Node, NodeContent, ScalarForm};
 use super::{Entry, HIDDEN, error::Origin, key_path::KeyPath, section::Section, values::FromText};
 
 /// Builds a struct from keys: reads each field that is listed behind a section as the key of its name, then evaluates
@@ -78,8 +78,8 @@ impl<'a> Section<'a> {
                 self.show(name, None, Origin::Default);
                 return Some(None);
             }
-            (Some(Node { content: Content::List(items), .. }), _) if !items.is_empty() => items,
-            (Some(number @ Node { content: Content::Scalar(..), .. }), _) if matches!(kind, Kind::Integers(_)) => {
+            (Some(Node { content: NodeContent::List(items), .. }), _) if !items.is_empty() => items,
+            (Some(number @ Node { content: NodeContent::Scalar(..), .. }), _) if matches!(kind, Kind::Integers(_)) => {
                 slice::from_ref(number)
             }
             (Some(other), _) => {
@@ -111,17 +111,19 @@ impl<'a> Section<'a> {
         &self, path: KeyPath, node: &Node, kind: Kind, parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<(T, Value)> {
         let problem = match &node.content {
-            Content::Scalar(text, form) if form.fits(kind, text) => match parse(text).map_err(|why| why.to_string()) {
-                Ok(value) => return Some((value, as_json(text, kind))),
-                Err(why) if why.is_empty() => format!("is {}", quoted(text, *form, kind)),
-                Err(why) => format!("is {}: {why}", quoted(text, *form, kind)),
-            },
-            Content::Scalar(text, form) => format!("is {}", quoted(text, *form, kind)),
+            NodeContent::Scalar(text, form) if form.fits(kind, text) => {
+                match parse(text).map_err(|why| why.to_string()) {
+                    Ok(value) => return Some((value, as_json(text, kind))),
+                    Err(why) if why.is_empty() => format!("is {}", quoted(text, *form, kind)),
+                    Err(why) => format!("is {}: {why}", quoted(text, *form, kind)),
+                }
+            }
+            NodeContent::Scalar(text, form) => format!("is {}", quoted(text, *form, kind)),
             other => format!("is {}", other.describe()),
         };
         let mut allowed = kind.allowed();
-        if let Content::Scalar(text, Form::Text) = &node.content
-            && !Form::Text.fits(kind, text)
+        if let NodeContent::Scalar(text, ScalarForm::Text) = &node.content
+            && !ScalarForm::Text.fits(kind, text)
             && parse(text).is_ok()
         {
             allowed.push_str(", without quotes");
@@ -133,7 +135,7 @@ impl<'a> Section<'a> {
     /// Returns every key of a free table with its text. A list or a table is refused.
     pub fn free_scalars(&self) -> Vec<(&'a str, &'a str)> {
         let scalar = |(name, node): (&'a String, &'a Node)| match &node.content {
-            Content::Scalar(text, _) => Some((name.as_str(), text.as_str())),
+            NodeContent::Scalar(text, _) => Some((name.as_str(), text.as_str())),
             other => {
                 let problem = format!("is {}", other.describe());
                 self.refuse(name, problem, "a string, a number or true or false");
@@ -152,15 +154,15 @@ impl<'a> Section<'a> {
 }
 
 fn default_node(text: &str) -> Node {
-    Node { origin: Origin::Default, content: Content::Scalar(text.to_owned(), Form::Any) }
+    Node { origin: Origin::Default, content: NodeContent::Scalar(text.to_owned(), ScalarForm::Any) }
 }
 
 /// Returns a scalar as errors show it.
-fn quoted(text: &str, form: Form, kind: Kind) -> String {
+fn quoted(text: &str, form: ScalarForm, kind: Kind) -> String {
     match form {
         _ if matches!(kind, Kind::Addresses(_)) && text.contains('@') => HIDDEN.to_owned(),
         _ if matches!(kind, Kind::Secret(_)) => HIDDEN.to_owned(),
-        Form::Text | Form::Any => format!("{text:?}"),
+        ScalarForm::Text | ScalarForm::Any => format!("{text:?}"),
         _ => text.to_owned(),
     }
 }

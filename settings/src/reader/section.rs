@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::error::{ConfigError, Origin};
 use super::schema::{Fallback, SectionSchema, Shape};
-use super::tree::{Content, Node, Table};
+use super::tree::{Node, NodeContent, Table};
 use super::{Reader, key_path::KeyPath, names::similar};
 
 /// One section of a file, written or not.
@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
 
     /// Returns whether the key `name` is written as a list.
     pub fn is_list(&self, name: &str) -> bool {
-        self.written(name).is_some_and(|node| matches!(node.content, Content::List(_)))
+        self.written(name).is_some_and(|node| matches!(node.content, NodeContent::List(_)))
     }
 
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
     pub fn tables(&self, name: &str) -> Vec<Section<'a>> {
         let (path, schema) = (self.path.child(name), self.schema.section(name));
         match self.written(name).map(|node| &node.content) {
-            Some(Content::List(items)) if !items.is_empty() => {
+            Some(NodeContent::List(items)) if !items.is_empty() => {
                 let table = |(at, item)| self.element(path.element(at), item, schema);
                 items.iter().enumerate().filter_map(table).collect()
             }
@@ -162,7 +162,7 @@ impl<'a> Section<'a> {
     pub fn named_tables(&self, name: &str) -> Vec<(&'a str, Section<'a>)> {
         let (path, schema) = (self.path.child(name), self.schema.section(name));
         match self.written(name).map(|node| &node.content) {
-            Some(Content::Table(tables)) => {
+            Some(NodeContent::Table(tables)) => {
                 let table = |(key, node): (&'a String, _)| Some((&**key, self.element(path.child(key), node, schema)?));
                 tables.iter().filter_map(table).collect()
             }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
-use toml_edit::{ImDocument, Item, TableLike, TomlError, Value};
+use toml_edit::{Document, Item, TableLike, TomlError, Value};
 
 use super::error::{ConfigError, Origin};
 use super::schema::Kind;
@@ -11,7 +11,7 @@ use super::schema::Kind;
 #[derive(Debug, Clone)]
 pub struct Node {
     pub origin: Origin,
-    pub content: Content,
+    pub content: NodeContent,
 }
 
 /// The values of a table by key.
@@ -19,16 +19,16 @@ pub type Table = BTreeMap<String, Node>;
 
 /// A value as it was written.
 #[derive(Debug, Clone)]
-pub enum Content {
+pub enum NodeContent {
     /// The text of a scalar. A number keeps its decimals.
-    Scalar(String, Form),
+    Scalar(String, ScalarForm),
     List(Vec<Node>),
     Table(Table),
 }
 
 /// The form of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ScalarForm {
     Flag,
     Integer,
     Decimal,
@@ -38,48 +38,52 @@ pub enum Form {
     Any,
 }
 
-impl Form {
+impl ScalarForm {
     /// Returns whether a key of a kind takes a scalar (or an element of a list) of this form.
     pub fn fits(self, kind: Kind, text: &str) -> bool {
         match kind {
-            _ if self == Form::Any => true,
-            Kind::Flag => self == Form::Flag,
-            Kind::Count(..) | Kind::Integers(_) => self == Form::Integer,
-            Kind::Decimal(_) => matches!(self, Form::Decimal | Form::Integer),
-            Kind::DecimalOrPercent(_) if text.ends_with('%') => self == Form::Text,
-            Kind::DecimalOrPercent(_) => matches!(self, Form::Decimal | Form::Integer),
-            Kind::Size(..) => matches!(self, Form::Text | Form::Integer),
+            _ if self == ScalarForm::Any => true,
+            Kind::Flag => self == ScalarForm::Flag,
+            Kind::Count(..) | Kind::Integers(_) => self == ScalarForm::Integer,
+            Kind::Decimal(_) => matches!(self, ScalarForm::Decimal | ScalarForm::Integer),
+            Kind::DecimalOrPercent(_) if text.ends_with('%') => self == ScalarForm::Text,
+            Kind::DecimalOrPercent(_) => matches!(self, ScalarForm::Decimal | ScalarForm::Integer),
+            Kind::Size(..) => matches!(self, ScalarForm::Text | ScalarForm::Integer),
             Kind::Duration(..)
             | Kind::Choice(_)
             | Kind::Text(_)
             | Kind::Addresses(_)
             | Kind::Secret(_)
-            | Kind::Texts(_) => self == Form::Text,
+            | Kind::Texts(_) => self == ScalarForm::Text,
         }
     }
 }
 
 impl Node {
     pub fn as_table(&self) -> Option<&Table> {
-        if let Content::Table(table) = &self.content { Some(table) } else { None }
+        if let NodeContent::Table(table) = &self.content { Some(table) } else { None }
     }
 
     pub fn as_text(&self) -> Option<&str> {
-        if let Content::Scalar(text, Form::Text | Form::Any) = &self.content { Some(text) } else { None }
+        if let NodeContent::Scalar(text, ScalarForm::Text | ScalarForm::Any) = &self.content {
+            Some(text)
+        } else {
+            None
+        }
     }
 }
 
-impl Content {
+impl NodeContent {
     /// Describes a value without showing it.
     pub fn describe(&self) -> &'static str {
         match self {
-            Content::Scalar(_, Form::Flag) => "true or false",
-            Content::Scalar(_, Form::Integer | Form::Decimal) => "a number",
-            Content::Scalar(_, Form::Time) => "a time",
-            Content::Scalar(_, Form::Text | Form::Any) => "a string",
-            Content::List(items) if items.is_empty() => "an empty list",
-            Content::List(_) => "a list",
-            Content::Table(_) => "a table",
+            NodeContent::Scalar(_, ScalarForm::Flag) => "true or false",
+            NodeContent::Scalar(_, ScalarForm::Integer | ScalarForm::Decimal) => "a number",
+            NodeContent::Scalar(_, ScalarForm::Time) => "a time",
+            NodeContent::Scalar(_, ScalarForm::Text | ScalarForm::Any) => "a string",
+            NodeContent::List(items) if items.is_empty() => "an empty list",
+            NodeContent::List(_) => "a list",
+            NodeContent::Table(_) => "a table",
         }
     }
 }
@@ -89,7 +93,7 @@ impl Content {
 /// # Errors
 /// Fails when the text is not TOML.
 pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
-    let document = ImDocument::parse(text).map_err(|error| syntax_error(text, path, &error))?;
+    let document = Document::parse(text).map_err(|error| syntax_error(text, path, &error))?;
     Ok(File { text, path, line_ends: line_ends(text) }.table(document.as_table()))
 }
 
@@ -109,28 +113,28 @@ impl File<'_> {
         table.iter().map(node).collect()
     }
 
-    fn item(&self, item: &Item) -> Content {
+    fn item(&self, item: &Item) -> NodeContent {
         match item {
-            Item::None => Content::Table(Table::new()),
+            Item::None => NodeContent::Table(Table::new()),
             Item::Value(value) => self.value(value),
-            Item::Table(table) => Content::Table(self.table(table)),
-            Item::ArrayOfTables(tables) => {
-                Content::List(tables.iter().map(|one| self.node(one.span(), Content::Table(self.table(one)))).collect())
-            }
+            Item::Table(table) => NodeContent::Table(self.table(table)),
+            Item::ArrayOfTables(tables) => NodeContent::List(
+                tables.iter().map(|one| self.node(one.span(), NodeContent::Table(self.table(one)))).collect(),
+            ),
         }
     }
 
-    fn value(&self, value: &Value) -> Content {
+    fn value(&self, value: &Value) -> NodeContent {
         match value {
-            Value::String(text) => Content::Scalar(text.value().clone(), Form::Text),
-            Value::Integer(integer) => Content::Scalar(integer.value().to_string(), Form::Integer),
-            Value::Float(float) => Content::Scalar(self.decimal(value, *float.value()), Form::Decimal),
-            Value::Boolean(flag) => Content::Scalar(flag.value().to_string(), Form::Flag),
-            Value::Datetime(time) => Content::Scalar(time.value().to_string(), Form::Time),
+            Value::String(text) => NodeContent::Scalar(text.value().clone(), ScalarForm::Text),
+            Value::Integer(integer) => NodeContent::Scalar(integer.value().to_string(), ScalarForm::Integer),
+            Value::Float(float) => NodeContent::Scalar(self.decimal(value, *float.value()), ScalarForm::Decimal),
+            Value::Boolean(flag) => NodeContent::Scalar(flag.value().to_string(), ScalarForm::Flag),
+            Value::Datetime(time) => NodeContent::Scalar(time.value().to_string(), ScalarForm::Time),
             Value::Array(items) => {
-                Content::List(items.iter().map(|item| self.node(item.span(), self.value(item))).collect())
+                NodeContent::List(items.iter().map(|item| self.node(item.span(), self.value(item))).collect())
             }
-            Value::InlineTable(table) => Content::Table(self.table(table)),
+            Value::InlineTable(table) => NodeContent::Table(self.table(table)),
         }
     }
 
@@ -141,7 +145,7 @@ impl File<'_> {
         if is_plain { written.replace('_', "") } else { float.to_string() }
     }
 
-    fn node(&self, span: Option<Range<usize>>, content: Content) -> Node {
+    fn node(&self, span: Option<Range<usize>>, content: NodeContent) -> Node {
         let line = span.map(|span| line_at(&self.line_ends, span.start));
         Node { origin: Origin::File { path: self.path.to_owned(), line }, content }
     }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ffi::OsString};
 
 use super::error::ConfigError;
 use super::key_path::KeyPath;
-use super::tree::{Content, Form, Node, Table};
+use super::tree::{Node, NodeContent, ScalarForm, Table};
 
 /// The environment, by name: if two variables set one key, the order of the environment must not decide.
 pub type Environment = BTreeMap<OsString, OsString>;
@@ -49,13 +49,13 @@ pub fn expand_table(table: &mut Table, path: &KeyPath, environment: &Environment
 
 fn expand_node(node: &mut Node, path: KeyPath, environment: &Environment) -> Vec<ConfigError> {
     let expanded = match &mut node.content {
-        Content::Table(table) => return expand_table(table, &path, environment),
-        Content::List(items) => {
+        NodeContent::Table(table) => return expand_table(table, &path, environment),
+        NodeContent::List(items) => {
             let items = items.iter_mut().enumerate();
             return items.flat_map(|(at, item)| expand_node(item, path.element(at), environment)).collect();
         }
-        Content::Scalar(text, Form::Text) if text.contains('$') => expand(text, environment),
-        Content::Scalar(..) => return Vec::new(),
+        NodeContent::Scalar(text, ScalarForm::Text) if text.contains('$') => expand(text, environment),
+        NodeContent::Scalar(..) => return Vec::new(),
     };
     match expanded {
         Ok(content) => {
@@ -70,14 +70,14 @@ fn expand_node(node: &mut Node, path: KeyPath, environment: &Environment) -> Vec
 }
 
 /// Expands one text. A text that a variable is part of stands for any form, as a variable that sets a key does.
-fn expand(text: &str, environment: &Environment) -> Result<Content, VariableError> {
-    let (mut expanded, mut form, mut rest) = (String::new(), Form::Text, text);
+fn expand(text: &str, environment: &Environment) -> Result<NodeContent, VariableError> {
+    let (mut expanded, mut form, mut rest) = (String::new(), ScalarForm::Text, text);
     while let Some((before, after)) = rest.split_once('$') {
         expanded.push_str(before);
         if let Some(inner) = after.strip_prefix('{') {
             let (inner, after) = inner.split_once('}').ok_or(VariableError::Unclosed)?;
             expanded.push_str(&variable(inner, environment)?);
-            (form, rest) = (Form::Any, after);
+            (form, rest) = (ScalarForm::Any, after);
         } else {
             // A dollar by itself stays, so that a pattern such as `^a$` needs no escape.
             expanded.push('$');
@@ -85,7 +85,7 @@ fn expand(text: &str, environment: &Environment) -> Result<Content, VariableErro
         }
     }
     expanded.push_str(rest);
-    Ok(Content::Scalar(expanded, form))
+    Ok(NodeContent::Scalar(expanded, form))
 }
 
 /// Returns the text for the part between the braces.
@@ -124,7 +124,7 @@ mod tests {
         let environment = [("A", "one"), ("EMPTY", ""), ("LINES", "a\nb"), ("_1", "$A ${A}")];
         let environment = environment.map(|(name, value)| (name.into(), value.into())).into();
         expand(text, &environment).map(|content| match content {
-            Content::Scalar(text, _) => text,
+            NodeContent::Scalar(text, _) => text,
             other => other.describe().to_owned(),
         })
     }

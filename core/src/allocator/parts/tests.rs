@@ -13,9 +13,8 @@ proptest! {
         let divisor = if near { u128::MAX >> bits } else { high >> bits }.max(1);
         let number = (number >> less).min(divisor.saturating_mul(1 << 63));
         let (quotient, rest) = Divisor::new(divisor).divide(number);
-        type Wider = Uint<192, 3>;
-        let (expected, left) = (Wider::from(number) << 64_usize).div_rem(Wider::from(divisor));
-        prop_assert_eq!(Wider::from(quotient), expected);
-        prop_assert_eq!(rest >> divisor.leading_zeros(), left.to::<u128>());
+        let (dividend, divided_by) = (number.widened() << 64_u32, divisor.widened());
+        prop_assert_eq!(quotient.widened(), dividend / divided_by);
+        prop_assert_eq!((rest >> divisor.leading_zeros()).widened(), dividend % divided_by);
     }
 }

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
-use crate::group::charged::{Charged, slices};
+use super::holding::Before;
+use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening};
+use crate::allocator::Part;
+use crate::group::Clocks;
+use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
-use crate::group::state::{Loads, Move, SeatLoads, State, StateKind};
-use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
-use crate::group::{Clocks, GroupTimes};
+use crate::group::state::{Loads, Progress, SeatLoads, State, StateKind};
+use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
 use crate::units::{NANOS_PER_MILLI, Time, nanos};
 
-/// A longer time between two looks counts as so much of other members' silence.
-const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
 /// The time after which records that can't be split go to another member.
 const TURN: Duration = Duration::from_secs(10);
 /// Small gifts and acknowledgements wait until the last state is so old.
@@ -36,17 +36,21 @@ const MIN_AHEAD: u32 = 10;
 const LEFT_AHEAD: Duration = Duration::from_secs(4);
 
 /// The targets, and all that they were computed from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Targets {
     pub target: u64,
     pub targets: BTreeMap<Arc<str>, u64>,
+    /// The number of splits so far.
     pub count: u64,
+    shares: Shares,
     splitter: Splitter,
     smooth: SmoothTargets,
     own_loads: MemberLoads,
     own_changes: u64,
-    basis: Option<Basis>,
-    split: Vec<u64>,
+    /// The last split, with its inputs.
+    split: Option<(Basis, Vec<u64>)>,
+    /// The time since which the hold has been below the target.
+    short_since: Option<Time>,
 }
 
 /// The inputs of a split: the numbers of changes of what is too long to compare.
@@ -60,78 +64,93 @@ struct Basis {
 }
 
 impl Targets {
-    pub fn forget(&mut self) {
-        self.basis = None;
+    pub fn new(shares: Shares) -> Targets {
+        Targets {
+            target: 0,
+            targets: BTreeMap::new(),
+            count: 0,
+            shares,
+            splitter: Splitter::default(),
+            smooth: SmoothTargets::default(),
+            own_loads: MemberLoads::default(),
+            own_changes: 0,
+            split: None,
+            short_since: None,
+        }
     }
 
-    pub fn part(&self, ledger: &SeatLedger, shares: &Shares, client: &str) -> Option<Part> {
+    /// Splits anew at the next look, by other weights and rules.
+    pub fn change(&mut self, shares: Shares) {
+        (self.shares, self.split) = (shares, None);
+    }
+
+    /// The capacity of the last split.
+    fn capacity(&self) -> u64 {
+        self.split.as_ref().map_or(0, |(basis, _)| basis.capacity)
+    }
+
+    pub fn forget_shortage(&mut self) {
+        self.short_since = None;
+    }
+
+    /// Returns whether the member has its target, or has been below it for long.
+    pub fn is_met(&self, now: Time) -> bool {
+        self.short_since.is_none_or(|since| now >= since + Duration::from_secs(1))
+    }
+
+    pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
         let named = ledger.clients.number(client).and_then(|number| self.splitter.part(number));
-        named.or_else(|| self.splitter.unnamed_part().filter(|_| !shares.lists(client)))
+        named.or_else(|| self.splitter.unnamed_part().filter(|_| !self.shares.lists(client)))
     }
-}
-
-/// The hold that comes back if a state turns out not to be committed, and the number of the next move then.
-struct Given {
-    hold: u64,
-    next: u64,
 }
 
 impl Member {
-    pub(super) fn heartbeat(&self) -> Duration {
-        self.times().heartbeat
-    }
-
-    /// The times of this member, by the size of the group.
-    pub(super) fn times(&self) -> GroupTimes {
-        self.params.times(self.ledger.members(), self.ledger.clients.len())
-    }
-
-    /// Checks whether to write a state, if a look is due. Returns calls to make.
-    pub fn look(&mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions) -> Vec<Command> {
+    /// Checks whether to write a state, if a look is due. `progress` goes to the log with the loads. Returns calls to
+    /// make.
+    pub fn look(
+        &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
+    ) -> Vec<LogCall> {
         let mut commands = Vec::new();
-        if now.slow < self.next_look || self.left || self.is_replaced {
+        if now.slow < self.schedule.next_look || self.exit.left || self.exit.is_replaced {
             return commands;
         }
-        self.next_look = now.slow + self.times().look;
+        self.schedule.times = self.params.times(self.ledger.members(), self.ledger.clients.len());
+        self.schedule.next_look = now.slow + self.schedule.times.look;
         self.count_silence(now);
-        if self.own.retry_at.is_some_and(|at| at <= now.slow) {
-            self.attempts += 1;
-            self.own = Opening { attempt: self.attempts, ..Opening::default() };
-            commands.push(Command::Open { seat: Arc::clone(&self.seat), attempt: self.attempts });
+        if self.openings.own.retry_at.is_some_and(|at| at <= now.slow) {
+            self.openings.attempts += 1;
+            self.openings.own = OwnOpening { attempt: self.openings.attempts, ..OwnOpening::default() };
+            commands.push(LogCall::Open { seat: Arc::clone(&self.seat), attempt: self.openings.attempts });
         }
-        if !self.own.is_open {
+        if !self.openings.own.is_open {
             return commands;
         }
         self.find_targets(now, loads);
-        if !self.leaving {
+        if !self.exit.leaving {
             self.look_at_others(now, &mut commands);
         }
-        let is_free = !self.own.is_writing && self.flight.is_none();
+        let is_free = !self.openings.own.is_writing && self.announced.flight.is_none();
         if self.ledger.issue().is_some() && is_free {
-            if self.leaving {
+            if self.exit.leaving {
                 self.write_last(now, admissions, &mut commands);
             } else if !self.has_conflict() {
-                self.write_if_due(now, loads, admissions, &mut commands);
+                self.write_if_due(now, loads, progress, admissions, &mut commands);
             }
         }
         commands
     }
 
     fn count_silence(&mut self, now: Clocks) {
-        let passed = self.looked_at.map_or(Duration::ZERO, |at| now.slow.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
-        self.looked_at = Some(now.slow);
-        let heartbeats = self.heartbeat() * 2;
+        let heartbeats = self.schedule.times.heartbeat * 2;
         let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
-        let hears = match self.account {
+        let hears = match self.announced.account {
             // A member that does not join writes no states.
-            _ if self.has_conflict() => self.own.is_open,
+            _ if self.has_conflict() => self.openings.own.is_open,
             // While an open transaction holds up the readers, states are committed, but those of the others not read.
             Some(account) => now.fast < account.made + heartbeats && is_read(),
             None => false,
         };
-        if hears {
-            self.ledger.add_silence(passed);
-        }
+        self.ledger.pass(now.slow, hears);
     }
 
     /// Splits the capacity anew if anything changed since the last time, and moves the targets towards the split.
@@ -147,87 +166,87 @@ impl Member {
         split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, loads));
         let turn = now.slow.as_nanos() / nanos(TURN);
         let basis = Basis { live, loads: self.ledger.changes(), own: split.own_changes, capacity, turn };
-        if split.basis.as_ref() != Some(&basis) {
+        if split.split.as_ref().is_none_or(|(last, _)| *last != basis) {
             let none = MemberLoads::default();
             let members = basis.live.iter().map(|name| match *name == self.seat {
                 true => &split.own_loads,
                 false => self.ledger.loads(name).unwrap_or(&none),
             });
-            let (params, shares, clients) = (&self.params, &self.shares, &self.ledger.clients);
+            let (params, shares, clients) = (&self.params, &split.shares, &self.ledger.clients);
             let members = members.collect();
-            split.split = split.splitter.split(&SplitInput { params, capacity, shares, clients, members, own, turn });
-            split.basis = Some(basis);
+            let input = SplitInput { params, capacity, shares, clients, members, own, turn };
+            split.split = Some((basis, split.splitter.split(&input)));
             split.count += 1;
         }
+        let Some((basis, exact)) = &split.split else { return };
         let targets = match self.params.mode {
-            Mode::Shape => split.smooth.towards(now.slow, self.params.cycle, capacity, &split.split),
-            Mode::Reject => split.split.clone(),
+            Mode::Shape => split.smooth.towards(now.slow, self.params.cycle, capacity, exact),
+            Mode::Reject => exact.clone(),
         };
         split.target = targets[own];
-        let live = split.basis.iter().flat_map(|basis| &basis.live).cloned();
-        split.targets = live.zip(targets).collect();
-        let is_short = self.hold < self.split.target;
-        self.short_since = is_short.then(|| self.short_since.unwrap_or(now.slow));
+        split.targets = basis.live.iter().cloned().zip(targets).collect();
+        let is_short = self.holding.hold() < split.target;
+        split.short_since = is_short.then(|| split.short_since.unwrap_or(now.slow));
     }
 
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
     fn write_if_due(
-        &mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+        &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
+        commands: &mut Vec<LogCall>,
     ) {
-        let charged = self.charged.count(now.slow, self.params.window());
+        let charged = self.holding.count_charged(now.slow, self.params.window());
         let used = admissions.count(now.slow).saturating_add(charged);
         let burn = self.find_burn(used);
         let keeps = match self.params.mode {
             Mode::Shape => {
                 let mut departures = admissions.departures(now.slow);
                 let window = self.params.window();
-                departures.extend(self.charged.iter().map(|(at, count)| (at + window, count)));
+                departures.extend(self.holding.charged().iter().map(|(at, count)| (at + window, count)));
                 departures.sort_unstable();
                 least_limit(now.slow, departures.into_iter(), self.params.cycle, self.split.target)
             }
             Mode::Reject => used.saturating_add(self.reserve()),
         };
-        let loads = self.due_loads(now, loads);
+        let loads = self.due_loads(now, loads, progress);
         let total = admissions.total();
-        let is_low = |account: &Account| {
+        let is_low = |account: &Allowance| {
             let left = account.until_total.saturating_sub(total);
             let spare = account.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
             account.ahead.saturating_sub(left) > spare.min(account.ahead / 2)
         };
-        let is_due = self.is_state_old(now) || self.account.as_ref().is_some_and(is_low);
-        let free = (self.hold - burn).saturating_sub(self.split.target.max(keeps));
+        let is_due = self.is_state_old(now) || self.announced.account.as_ref().is_some_and(is_low);
+        let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
-        let is_unacknowledged =
-            self.seen.iter().any(|(giver, id)| self.acknowledged.get(giver).is_none_or(|known| known < id));
-        let acknowledges = is_unacknowledged && now.slow >= self.made_at + UNHURRIED;
+        let is_unacknowledged = self
+            .holding
+            .seen()
+            .iter()
+            .any(|(giver, id)| self.announced.acknowledged.get(giver).is_none_or(|known| known < id));
+        let acknowledges = is_unacknowledged && now.slow >= self.announced.made_at + UNHURRIED;
         if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
             return;
         }
-        let given = Given { hold: burn + gifts.iter().map(|(_, hold)| hold).sum::<u64>(), next: self.next };
-        self.hold -= given.hold;
+        let before = self.holding.before();
+        self.holding.burn(burn);
         for (to, hold) in gifts {
-            self.give(to, hold, Charged::default());
+            self.holding.give(to, hold, Charged::default());
         }
         let ahead = self.find_ahead(used);
-        self.write(now, StateKind::Own, ahead, given, loads, admissions, commands);
-    }
-
-    fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
-        self.out.push(Gift { to, id: self.next, hold, charged });
-        self.next += 1;
+        self.write(now, StateKind::Own, ahead, before, loads, admissions, commands);
     }
 
     /// The part of what circulates beyond the capacity that this member gives up.
     fn find_burn(&self, used: u64) -> u64 {
         let circulating = self.ledger.circulating();
-        let excess = circulating.saturating_sub(self.capacity());
-        let part = (u128::from(excess) * u128::from(self.hold)).div_ceil(u128::from(circulating.max(1))) as u64;
-        part.min(self.hold.saturating_sub(self.split.target.max(used)))
+        let excess = circulating.saturating_sub(self.split.capacity());
+        let part =
+            (u128::from(excess) * u128::from(self.holding.hold())).div_ceil(u128::from(circulating.max(1))) as u64;
+        part.min(self.holding.hold().saturating_sub(self.split.target.max(used)))
     }
 
     /// The parts of the free hold that go to other seats, by what they lack.
     fn find_gifts(&self, now: Clocks, free: u64, is_due: bool) -> Vec<(Arc<str>, u64)> {
-        if free == 0 || self.out.len() >= MAX_MOVES {
+        if free == 0 || self.holding.open_moves() >= MAX_MOVES {
             return Vec::new();
         }
         let mut all_free = free;
@@ -235,8 +254,7 @@ impl Member {
         for (name, &target) in self.split.targets.iter().filter(|(name, _)| **name != self.seat) {
             let Some(seat) = self.ledger.seat(name) else { continue };
             all_free = all_free.saturating_add(seat.state.hold.saturating_sub(target.max(seat.state.used())));
-            let mine: u64 = self.out.iter().filter(|gift| gift.to == *name).map(|gift| gift.hold).sum();
-            let coming = self.ledger.coming(name).max(mine);
+            let coming = self.ledger.coming(name).max(self.holding.given_to(name));
             let lack = target.saturating_sub(seat.state.hold).saturating_sub(coming);
             if lack > 0 {
                 lacks.push((name, lack));
@@ -244,9 +262,9 @@ impl Member {
         }
         let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
         // Small gifts wait for the next state.
-        let small = match now.slow < self.made_at + UNHURRIED {
-            true => self.capacity() / 50,
-            false => self.capacity() / 500,
+        let small = match now.slow < self.announced.made_at + UNHURRIED {
+            true => self.split.capacity() / 50,
+            false => self.split.capacity() / 500,
         };
         let is_enough = |hold: u64, lack: u64| hold > 0 && (is_due || hold >= small || hold >= lack && lack >= small);
         let part = |lack: u64| {
@@ -256,13 +274,13 @@ impl Member {
         };
         let gifts = lacks.iter().map(|&(name, lack)| (Arc::clone(name), part(lack), lack));
         let gifts = gifts.filter(|&(_, hold, lack)| is_enough(hold, lack));
-        gifts.take(MAX_MOVES - self.out.len()).map(|(name, hold, _)| (name, hold)).collect()
+        gifts.take(MAX_MOVES - self.holding.open_moves()).map(|(name, hold, _)| (name, hold)).collect()
     }
 
     /// Reject mode: the records that come until the window next empties a bit. Without room they would be lost.
     fn reserve(&self) -> u64 {
         let time = Duration::from_secs(1).max(self.params.cycle / 64);
-        self.part_of_cycle(self.split.target.min(self.hold), time)
+        self.part_of_cycle(self.split.target.min(self.holding.hold()), time)
     }
 
     /// The number of admissions to announce: those of a time, or a quarter of what is free.
@@ -271,14 +289,14 @@ impl Member {
         let longer = AHEAD.min(cycle.saturating_sub(SHORT_CYCLE) * MAX_AHEAD / 1_000);
         let ahead = LEAST_AHEAD.min(cycle / 2).max(longer).max(cycle * MIN_AHEAD / 1_000);
         // Nothing is written between two looks.
-        let ahead = ahead.max(self.times().look * 2);
+        let ahead = ahead.max(self.schedule.times.look * 2);
         let ahead = self.records_in(ahead);
-        ahead.max(self.hold.saturating_sub(used) / 4).max(1)
+        ahead.max(self.holding.hold().saturating_sub(used) / 4).max(1)
     }
 
     /// The records that the whole hold, or the target, admits in a time.
     fn records_in(&self, time: Duration) -> u64 {
-        self.part_of_cycle(self.hold.max(self.split.target), time)
+        self.part_of_cycle(self.holding.hold().max(self.split.target), time)
     }
 
     /// The part of a cycle's records that comes in a time, rounded up.
@@ -288,26 +306,26 @@ impl Member {
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
     fn is_state_old(&self, now: Clocks) -> bool {
-        self.account.is_none_or(|account| now.fast >= account.made + self.heartbeat())
+        self.announced.account.is_none_or(|account| now.fast >= account.made + self.schedule.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
-    fn due_loads(&self, now: Clocks, loads: &Loads) -> Option<SeatLoads> {
+    fn due_loads(&self, now: Clocks, loads: &Loads, progress: Option<Progress>) -> Option<SeatLoads> {
         let is_old = self.is_state_old(now);
-        let tells_progress = self.progress.is_some() && is_old;
-        let has_changed = *loads != self.told && (is_old || self.have_loads_moved(loads));
-        (self.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
+        let tells_progress = progress.is_some() && is_old;
+        let has_changed = *loads != self.announced.told && (is_old || self.have_loads_moved(loads));
+        (self.announced.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
             seat: Arc::clone(&self.seat),
             loads: loads.clone(),
-            progress: self.progress,
+            progress,
         })
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
     fn have_loads_moved(&self, loads: &Loads) -> bool {
-        let capacity = self.capacity();
+        let capacity = self.split.capacity();
         let mut demands = BTreeMap::<&str, (u64, u64)>::new();
-        self.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
+        self.announced.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
         loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
         let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
         let came =
@@ -319,82 +337,65 @@ impl Member {
 
     /// Begins to leave the group: the member admits nothing from now on, and its next state is its last one.
     pub fn leave(&mut self) {
-        self.leaving = true;
-        self.left |= !self.began && self.flight.is_none();
-        self.next_look = Time::ZERO;
+        self.exit.leaving = true;
+        self.exit.left |= !self.announced.began && self.announced.flight.is_none();
+        self.schedule.next_look = Time::ZERO;
     }
 
     /// Returns whether the member has left.
     pub fn has_left(&self) -> bool {
-        self.left
+        self.exit.left
     }
 
     /// Writes the last state: everything goes to the member that lacks most; if there is none, the seat keeps it.
-    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<LogCall>) {
         let others = self.split.targets.iter().filter(|(name, _)| **name != self.seat);
         let lack = |(name, &target): (&Arc<str>, &u64)| {
             let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
             (i128::from(target) - i128::from(hold), Arc::clone(name))
         };
-        let (mut given, next) = (0, self.next);
+        let before = self.holding.before();
         if let Some((_, to)) = others.map(lack).max() {
             let charged = self.all_charged(now, admissions);
-            given = std::mem::take(&mut self.hold);
-            self.give(to, given, charged);
+            self.holding.give(to, self.holding.hold(), charged);
         }
-        self.write(now, StateKind::Left, 0, Given { hold: given, next }, None, admissions, commands);
+        self.write(now, StateKind::Left, 0, before, None, admissions, commands);
     }
 
     // ## Writing
 
     /// The admissions that count against the hold: those of this life, and those that are charged beside them.
     fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
-        let mut charged = self.charged.clone();
+        let mut charged = self.holding.charged().clone();
         admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
         charged
     }
 
     #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
-        &mut self, now: Clocks, kind: StateKind, ahead: u64, given: Given, loads: Option<SeatLoads>,
-        admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+        &mut self, now: Clocks, kind: StateKind, ahead: u64, before: Before, loads: Option<SeatLoads>,
+        admissions: &mut impl Admissions, commands: &mut Vec<LogCall>,
     ) {
-        let Some(issue) = self.ledger.issue() else { return };
         let own = match kind {
             // The admissions have left with the hold.
-            StateKind::Left if self.hold == 0 => Charged::default(),
+            StateKind::Left if self.holding.hold() == 0 => Charged::default(),
             _ => self.all_charged(now, admissions),
         };
-        let moved = |gift: &Gift| Move {
-            to: Arc::clone(&gift.to),
-            id: gift.id,
-            hold: gift.hold,
-            slices: slices(now.slow, &self.params, &gift.charged),
-        };
-        let state = State {
-            seat: Arc::clone(&self.seat),
-            issue,
-            author: self.life,
-            kind,
-            seq: self.seq + 1,
-            hold: self.hold,
-            slices: slices(now.slow, &self.params, &own),
+        let blank = State {
             ahead,
             ahead_time_ms: nanos(self.params.ahead_time) / NANOS_PER_MILLI,
-            out: self.out.iter().map(moved).collect(),
-            next: self.next,
-            seen: self.seen.clone(),
-            terms: self.params.terms(),
+            ..self.blank_state(&self.seat, kind)
         };
+        let state = self.holding.fill(now.slow, &self.params, &own, blank);
         let until_total = admissions.total().saturating_add(ahead);
-        let account = Account { made: now.fast, ahead, until_total, time: self.params.ahead_time };
-        let (given, next, seen) = (given.hold, given.next, self.seen.clone());
+        let account = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
+        let (given, seen) = (self.holding.given_since(before), self.holding.seen().clone());
         let is_last = kind == StateKind::Left;
-        self.flight = Some(Flight { seq: state.seq, is_last, account, given, next, seen });
+        self.announced.flight = Some(Flight { seq: state.seq, is_last, account, given, before, seen });
         if let Some(loads) = &loads {
-            self.told.clone_from(&loads.loads);
+            self.announced.told.clone_from(&loads.loads);
         }
-        (self.own.is_writing, self.made_at) = (true, now.slow);
-        commands.push(Command::Write { attempt: self.own.attempt, state: Box::new(state), loads });
+        (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
+        commands.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
     }
 }

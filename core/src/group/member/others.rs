@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::{sync::Arc, time::Duration};
 
-use super::{Command, Member};
+use super::{LogCall, Member};
 use crate::group::Clocks;
 use crate::group::charged::{Charged, slices};
 use crate::group::control::{Event, OpeningNumber};
@@ -38,8 +38,8 @@ pub(super) struct Other {
 
 impl Member {
     /// Begins to claim a seat, or to make capacity, if it is time.
-    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<Command>) {
-        if let Some(other) = &self.other {
+    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+        if let Some(other) = &self.openings.other {
             if now.slow > other.since + OPENING_TIMEOUT {
                 self.end_other(now, commands);
             }
@@ -51,7 +51,7 @@ impl Member {
         let limit = self.silence_limit();
         let conflicts = self.has_conflict();
         let is_alone = || self.ledger.live(limit).all(|(name, _)| *name == self.seat);
-        if if conflicts { !is_alone() } else { self.account.is_none() } {
+        if if conflicts { !is_alone() } else { self.announced.account.is_none() } {
             return;
         }
         let takers: BTreeSet<&Arc<str>> = self.ledger.open_moves().map(|(_, _, one)| &one.to).collect();
@@ -75,7 +75,7 @@ impl Member {
             let is_forgettable = |name: &&Arc<str>| self.ledger.is_forgettable(name, self.params.forget_after);
             due.extend(self.ledger.seats().map(|(name, _)| name).find(is_forgettable).cloned());
         }
-        self.suspected.retain(|name, _| due.contains(name));
+        self.openings.suspected.retain(|name, _| due.contains(name));
         for name in due {
             let rank = self.rank(&name);
             let wait = match (&*name, self.ledger.seat(&name)) {
@@ -96,41 +96,42 @@ impl Member {
     }
 
     /// Opens another seat once `wait` has passed since it was due first.
-    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<Command>) {
-        let at = *self.suspected.entry(Arc::clone(&seat)).or_insert(now.slow + wait);
-        if self.other.is_some() || now.slow < at {
+    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<LogCall>) {
+        let at = *self.openings.suspected.entry(Arc::clone(&seat)).or_insert(now.slow + wait);
+        if self.openings.other.is_some() || now.slow < at {
             return;
         }
-        self.suspected.insert(Arc::clone(&seat), now.slow + RETRY_INTERVAL);
-        self.attempts += 1;
-        let (attempt, end) = (self.attempts, None);
+        self.openings.suspected.insert(Arc::clone(&seat), now.slow + RETRY_INTERVAL);
+        self.openings.attempts += 1;
+        let (attempt, end) = (self.openings.attempts, None);
         let seq = self.ledger.seat(&seat).map_or(0, |seat| seat.state.seq);
-        commands.push(Command::Open { seat: Arc::clone(&seat), attempt });
-        self.other = Some(Other { seat, attempt, end, is_open: false, is_writing: false, since: now.slow, seq });
+        commands.push(LogCall::Open { seat: Arc::clone(&seat), attempt });
+        self.openings.other =
+            Some(Other { seat, attempt, end, is_open: false, is_writing: false, since: now.slow, seq });
     }
 
-    fn end_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
-        if let Some(other) = self.other.take() {
-            commands.push(Command::Close { attempt: other.attempt });
-            self.suspected.insert(other.seat, now.slow + RETRY_INTERVAL);
+    fn end_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+        if let Some(other) = self.openings.other.take() {
+            commands.push(LogCall::Close { attempt: other.attempt });
+            self.openings.suspected.insert(other.seat, now.slow + RETRY_INTERVAL);
         }
     }
 
-    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<Command>) {
-        let Some(other) = self.other.as_mut().filter(|other| other.attempt == attempt) else { return };
+    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<LogCall>) {
+        let Some(other) = self.openings.other.as_mut().filter(|other| other.attempt == attempt) else { return };
         match event {
             Event::Opened { end, .. } => other.end = Some(*end),
             _ => {
-                commands.push(Command::Close { attempt });
-                self.other = None;
+                commands.push(LogCall::Close { attempt });
+                self.openings.other = None;
             }
         }
     }
 
     /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
-    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
-        let Some(other) = &mut self.other else { return };
-        if !self.is_at_end || other.is_writing || other.end.is_none_or(|end| self.position < end) {
+    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+        let Some(other) = &mut self.openings.other else { return };
+        if other.is_writing || other.end.is_none_or(|end| !self.ledger.reaches(end)) {
             return;
         }
         other.is_open = true;
@@ -138,17 +139,17 @@ impl Member {
         if self.needs_memory() {
             return;
         }
-        let write = |state| Command::Write { attempt, state: Box::new(state), loads: None };
+        let write = |state| LogCall::Write { attempt, state: Box::new(state), loads: None };
         let command = match &*name {
             BANK => self.find_mint(now).map(write),
             _ if self.ledger.is_forgettable(&name, self.params.forget_after) => {
-                Some(Command::Remove { attempt, seat: Arc::clone(&name) })
+                Some(LogCall::Remove { attempt, seat: Arc::clone(&name) })
             }
             _ => self.find_claim(now, &name, seq).map(write),
         };
-        match command.filter(|_| self.own.is_open && !self.leaving) {
+        match command.filter(|_| self.openings.own.is_open && !self.exit.leaving) {
             Some(command) => {
-                if let Some(other) = &mut self.other {
+                if let Some(other) = &mut self.openings.other {
                     other.is_writing = true;
                 }
                 commands.push(command);
@@ -171,7 +172,7 @@ impl Member {
             state.out = self.open_moves_of(now, bank);
         }
         // Records that were admitted before the group began count for a cycle from now on.
-        let memory = self.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing);
+        let memory = self.openings.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing);
         let used = if memory > 0 { vec![Slice { age_ms: 0, count: memory }] } else { Vec::new() };
         if missing > 0 {
             state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold: missing, slices: used });
@@ -181,7 +182,7 @@ impl Member {
     }
 
     /// A state of a seat that has none yet, before it gets its number.
-    fn blank_state(&self, seat: &Arc<str>, kind: StateKind) -> State {
+    pub(super) fn blank_state(&self, seat: &Arc<str>, kind: StateKind) -> State {
         State {
             seat: Arc::clone(seat),
             issue: self.ledger.issue().unwrap_or(self.life),

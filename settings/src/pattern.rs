@@ -1,8 +1,9 @@
-//! A pattern that finds the client id in a part of a key or of a header.
+//! Patterns: those that find the client id in a part of a key or of a header, and those of topics.
 
 use std::str::FromStr;
 
 use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::hir::{Hir, HirKind};
 
 /// The longest text that a pattern searches, in bytes. A search takes time in proportion to it, in the engine's thread,
 /// and the sender chooses the length.
@@ -10,8 +11,10 @@ pub const MAX_SEARCHED_BYTES: usize = 16_384;
 /// The most memory of a compiled pattern, in bytes. A search takes time in proportion to it as well.
 const MAX_COMPILED_BYTES: usize = 1 << 16;
 const MAX_NESTING: u32 = 32;
-/// The group that holds the id in a pattern of several groups.
+/// The group that holds the id in a pattern of several groups, or of a topic.
 const GROUP_NAME: &str = "client";
+/// Topics that begin so are Kafka's own.
+pub(crate) const INTERNAL: &str = "__";
 
 /// A regular expression with one group that holds the client id.
 #[derive(Debug, Clone)]
@@ -85,6 +88,80 @@ impl Pattern {
     /// Returns the bytes in the group; `None` if the pattern does not match, or matches without the group.
     pub fn find<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
         Some(self.regex.captures(text)?.get(self.group)?.as_bytes())
+    }
+}
+
+/// A regular expression that has to match the whole name of a topic.
+#[derive(Debug, Clone)]
+pub struct TopicPattern {
+    text: String,
+    whole: regex::Regex,
+}
+
+impl PartialEq for TopicPattern {
+    fn eq(&self, other: &TopicPattern) -> bool {
+        self.text == other.text
+    }
+}
+
+impl TopicPattern {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// The text is no regular expression of the crate `regex`.
+    pub fn new(text: &str) -> Result<TopicPattern, regex::Error> {
+        // By itself first: the group around it must not balance its parentheses.
+        regex::Regex::new(text)?;
+        Ok(TopicPattern { text: text.to_owned(), whole: regex::Regex::new(&format!("^(?:{text})$"))? })
+    }
+
+    /// Returns the text of the pattern.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the client that the pattern captures in the name of a topic, or else the whole name; `None` if the topic
+    /// does not match.
+    pub(crate) fn client_of<'t>(&self, topic: &'t str) -> Option<&'t str> {
+        let captures = self.whole.captures(topic)?;
+        let captured = captures.name(GROUP_NAME).map(|client| client.as_str()).filter(|client| !client.is_empty());
+        Some(captured.unwrap_or(topic))
+    }
+
+    /// Returns the topic that is most like the letters of the pattern, by the pairs of letters that they share.
+    pub(crate) fn nearest<'t>(&self, topics: &'t [String]) -> Option<&'t str> {
+        let mut letters = Vec::new();
+        if let Ok(pattern) = regex_syntax::parse(&self.text) {
+            add_letters(&pattern, &mut letters);
+        }
+        let letters = String::from_utf8_lossy(&letters).to_lowercase();
+        let free = topics.iter().filter(|topic| !topic.starts_with(INTERNAL));
+        let likeness = |topic: &'t String| (strsim::sorensen_dice(&letters, &topic.to_lowercase()), topic.as_str());
+        free.map(likeness).max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, topic)| topic)
+    }
+
+    /// Returns whether a named group captures the client.
+    pub fn captures_client(&self) -> bool {
+        self.whole.capture_names().flatten().any(|name| name == GROUP_NAME)
+    }
+
+    /// Returns whether there are groups, and none of them captures the client.
+    pub fn captures_something_else(&self) -> bool {
+        // The first capture is the whole name.
+        self.whole.captures_len() > 1 && !self.captures_client()
+    }
+}
+
+/// Collects the bytes that a pattern asks for by name, in order.
+fn add_letters(pattern: &Hir, letters: &mut Vec<u8>) {
+    match pattern.kind() {
+        HirKind::Literal(literal) => letters.extend(&literal.0),
+        HirKind::Capture(capture) => add_letters(&capture.sub, letters),
+        HirKind::Repetition(repetition) => add_letters(&repetition.sub, letters),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+            parts.iter().for_each(|part| add_letters(part, letters))
+        }
+        HirKind::Empty | HirKind::Class(_) | HirKind::Look(_) => {}
     }
 }
 

@@ -1,0 +1,180 @@
+//! The hold of a seat, and the moves that leave it and come to it.
+
+use std::collections::BTreeMap;
+use std::{sync::Arc, time::Duration};
+
+use super::Flight;
+use crate::group::GroupParams;
+use crate::group::charged::{Charged, slices};
+use crate::group::ledger::SeatLedger;
+use crate::group::state::{Move, State};
+use crate::units::Time;
+
+/// A move of the own seat that its taker has not acknowledged.
+#[derive(Debug, Clone)]
+struct Gift {
+    to: Arc<str>,
+    id: u64,
+    hold: u64,
+    charged: Charged,
+}
+
+/// The content of the own seat.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    hold: u64,
+    /// Admissions of earlier lives and of other seats that count against the hold.
+    charged: Charged,
+    out: Vec<Gift>,
+    /// The last move of each giver that was applied.
+    seen: BTreeMap<Arc<str>, u64>,
+    /// The number of the last state.
+    seq: u64,
+    /// The number of the next move.
+    next: u64,
+}
+
+/// The hold, and the number of the next move, before a state was made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Before {
+    hold: u64,
+    next: u64,
+}
+
+impl Holding {
+    /// An empty seat that was never written. Its moves get larger numbers than `next`.
+    pub(super) fn vacant(next: u64) -> Holding {
+        Holding { next, ..Holding::default() }
+    }
+
+    /// The seat as its last author left it. `charged` counts against its hold.
+    pub(super) fn inherited(state: &State, read: Time, charged: Charged) -> Holding {
+        let gift = |one: &Move| {
+            let mut charged = Charged::default();
+            charged.add_slices(read, &one.slices);
+            Gift { to: Arc::clone(&one.to), id: one.id, hold: one.hold, charged }
+        };
+        let out = state.out.iter().map(gift).collect();
+        Holding { hold: state.hold, charged, out, seen: state.seen.clone(), seq: state.seq, next: state.next }
+    }
+
+    pub(super) fn hold(&self) -> u64 {
+        self.hold
+    }
+
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    pub(super) fn seen(&self) -> &BTreeMap<Arc<str>, u64> {
+        &self.seen
+    }
+
+    pub(super) fn charged(&self) -> &Charged {
+        &self.charged
+    }
+
+    /// The charged admissions that count in the window that ends now.
+    pub(super) fn count_charged(&mut self, now: Time, window: Duration) -> u64 {
+        self.charged.count(now, window)
+    }
+
+    /// The number of open moves.
+    pub(super) fn open_moves(&self) -> usize {
+        self.out.len()
+    }
+
+    /// The sum of the open moves to a seat.
+    pub(super) fn given_to(&self, seat: &str) -> u64 {
+        self.out.iter().filter(|gift| *gift.to == *seat).map(|gift| gift.hold).sum()
+    }
+
+    pub(super) fn before(&self) -> Before {
+        Before { hold: self.hold, next: self.next }
+    }
+
+    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped. Returns whether one was
+    /// new.
+    pub(super) fn take_moves(&mut self, own: &str, state: &State, read: Time) -> bool {
+        let last = self.seen.get(&state.seat).copied().unwrap_or(0);
+        let mut newest = last;
+        let mut names_this = false;
+        for one in state.out.iter().filter(|one| *one.to == *own) {
+            names_this = true;
+            if one.id > last {
+                self.hold = self.hold.saturating_add(one.hold);
+                self.charged.add_slices(read, &one.slices);
+                newest = newest.max(one.id);
+            }
+        }
+        if names_this {
+            self.seen.insert(Arc::clone(&state.seat), newest);
+        } else {
+            self.seen.remove(&state.seat);
+        }
+        newest > last
+    }
+
+    /// Forgets a giver: a seat of this name begins with larger numbers.
+    pub(super) fn forget(&mut self, giver: &str) {
+        self.seen.remove(giver);
+    }
+
+    /// Forgets the moves that their takers acknowledged.
+    pub(super) fn forget_applied(&mut self, ledger: &SeatLedger, own: &str) {
+        self.out.retain(|gift| !ledger.is_applied(own, &gift.to, gift.id));
+    }
+
+    /// Forgets the givers without a state.
+    pub(super) fn keep_givers(&mut self, ledger: &SeatLedger) {
+        self.seen.retain(|giver, _| ledger.seat(giver).is_some());
+    }
+
+    /// Gives a part of the hold to another seat, with the admissions that count against it.
+    pub(super) fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
+        self.out.push(Gift { to, id: self.next, hold, charged });
+        self.hold -= hold;
+        self.next += 1;
+    }
+
+    /// Gives a part of the hold up.
+    pub(super) fn burn(&mut self, hold: u64) {
+        self.hold -= hold;
+    }
+
+    /// Notes that a state is the seat's last one.
+    pub(super) fn note_state(&mut self, seq: u64) {
+        self.seq = seq;
+    }
+
+    /// Takes back what a state would have given that was never committed.
+    pub(super) fn take_back(&mut self, flight: &Flight) {
+        self.hold += flight.given;
+        self.out.retain(|gift| gift.id < flight.before.next);
+        self.next = flight.before.next;
+    }
+
+    /// The hold that went since `before`.
+    pub(super) fn given_since(&self, before: Before) -> u64 {
+        before.hold - self.hold
+    }
+
+    /// Fills the next state of the seat in. `charged` counts against the hold.
+    pub(super) fn fill(&self, now: Time, params: &GroupParams, charged: &Charged, state: State) -> State {
+        let moved = |gift: &Gift| Move {
+            to: Arc::clone(&gift.to),
+            id: gift.id,
+            hold: gift.hold,
+            slices: slices(now, params, &gift.charged),
+        };
+        State {
+            seq: self.seq + 1,
+            hold: self.hold,
+            slices: slices(now, params, charged),
+            out: self.out.iter().map(moved).collect(),
+            next: self.next,
+            seen: self.seen.clone(),
+            ..state
+        }
+    }
+}
