@@ -10,7 +10,6 @@
 mod close;
 mod dry_run;
 mod export;
-mod jobs;
 mod ls;
 mod origin;
 mod pace;
@@ -34,8 +33,6 @@ use crate::cli::{ConfigFile, Exit, fail};
 use crate::sources::{ServiceError, service_of};
 use origin::Origin;
 use select::SelectArgs;
-
-pub use jobs::{JobCounts, JobState, count_jobs};
 
 /// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
