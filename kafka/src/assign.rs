@@ -128,7 +128,6 @@ pub(super) fn highs<C: ConsumerContext>(
 
 /// Returns the offset of each partition at a time, in milliseconds as an [`Offset::Offset`], or at one of its ends. It
 /// is below zero if all records are older.
-#[cfg(any(test, feature = "tools"))]
 pub(super) fn offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], at: Offset, deadline: Instant,
 ) -> Result<HashMap<SourcePartition, i64>, ClientError> {

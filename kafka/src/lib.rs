@@ -22,16 +22,13 @@ mod client;
 pub mod consumer;
 mod consumer_error;
 pub mod control;
-#[cfg(any(test, feature = "tools"))]
 pub mod dead_letters;
-#[cfg(any(test, feature = "tools"))]
 pub mod embedded;
 mod end_probe;
 mod event;
 pub mod failpoint;
 mod ffi;
 pub mod headers;
-#[cfg(any(test, feature = "tools"))]
 pub mod load;
 pub mod log_limiter;
 mod login;
@@ -46,7 +43,6 @@ pub mod producer;
 pub mod record;
 pub mod redrive;
 mod refusal;
-#[cfg(any(test, feature = "tools"))]
 pub mod source_log;
 pub mod topics;
 

@@ -279,7 +279,6 @@ impl<'r> Iterator for Headers<'r> {
 
 impl<'r> Headers<'r> {
     /// Returns the headers of any message; none if librdkafka cannot hand them over.
-    #[cfg(any(test, feature = "tools"))]
     pub(super) fn of(message: &'r BorrowedMessage<'_>) -> Headers<'r> {
         Headers::of_list(ffi::headers_of(message).ok().flatten())
     }

@@ -26,7 +26,6 @@ const FIELDS: usize = 8;
 const VERSION: &str = "v1";
 
 /// The dead letter from which a record is made, the job that sends it, and the client that it counts for.
-#[cfg(any(test, feature = "tools"))]
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket<'t> {
     pub job: &'t str,
@@ -36,7 +35,6 @@ pub struct Ticket<'t> {
     pub client: &'t str,
 }
 
-#[cfg(any(test, feature = "tools"))]
 impl Ticket<'_> {
     /// Returns the last header of a record that is otherwise complete.
     pub fn seal(
