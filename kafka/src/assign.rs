@@ -170,7 +170,7 @@ mod tests {
     use watermaster_core::tracker::Tracker;
 
     use super::*;
-    use crate::record::SourceIndex;
+    use crate::topics::SourceIndex;
 
     const STRICT: StartRules = StartRules {
         start_from: StartFrom::Earliest,

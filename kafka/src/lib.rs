@@ -17,6 +17,7 @@
 //! [`Transactions::flush`]: producer::Transactions::flush
 //! [`Transactions::take_failures`]: producer::Transactions::take_failures
 
+pub mod ask;
 mod assign;
 mod client;
 pub mod consumer;
@@ -46,4 +47,5 @@ mod refusal;
 pub mod source_log;
 pub mod topics;
 
-pub use client::{KafkaError, PROPERTY_RULES, WrongLibrary, check_library, client_features, client_version};
+pub use client::{KafkaError, WrongLibrary, check_library, client_features, client_version};
+pub use offline::PROPERTY_RULES;

@@ -9,7 +9,7 @@ use watermaster_settings::{Kafka, Service};
 
 use super::reader::position_client;
 use super::{Job, Ledger, Positions, Ranges, Reader};
-use crate::{assign::remaining, load::OpenError, record::NO_TIMESTAMP};
+use crate::{ask::AskError, assign::remaining, record::NO_TIMESTAMP};
 
 /// The job of a redrive of all dead letters.
 pub const DEFAULT_JOB: &str = "default";
@@ -47,7 +47,7 @@ impl Backlog {
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
-    pub fn open(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, OpenError> {
+    pub fn open(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, AskError> {
         let group = Job::group(kafka, service, DEFAULT_JOB);
         let reader = Reader::open(kafka, &group, &service.dead_letter, timeout)?;
         let default = reader.committed_by(&position_client(kafka, &group)?, timeout)?;
@@ -58,7 +58,7 @@ impl Backlog {
     ///
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
-    pub fn look(&mut self, timeout: Duration) -> Result<Unread, OpenError> {
+    pub fn look(&mut self, timeout: Duration) -> Result<Unread, AskError> {
         let deadline = Instant::now() + timeout;
         // Errors of connections pile up until they are polled, and a token of OAuth is renewed by a poll.
         while self.reader.consumer.poll(Duration::ZERO).is_some() {}
@@ -79,7 +79,7 @@ impl Backlog {
     }
 
     /// Finds the first open record of each partition, and has its range begin there.
-    fn find_fronts(&mut self, ranges: &mut Ranges, deadline: Instant) -> Result<(), OpenError> {
+    fn find_fronts(&mut self, ranges: &mut Ranges, deadline: Instant) -> Result<(), AskError> {
         self.fronts.retain(|partition, _| ranges.contains_key(partition));
         let mut unknown = Ranges::new();
         for (partition, range) in ranges.iter() {

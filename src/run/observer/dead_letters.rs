@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{Backlog, Unread};
-use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service};
 
 use super::ANSWER_TIMEOUT;
@@ -40,7 +40,7 @@ impl DeadLetterWatch {
         }
     }
 
-    fn unread(&mut self, kafka: &Kafka, service: &Service) -> Result<Unread, OpenError> {
+    fn unread(&mut self, kafka: &Kafka, service: &Service) -> Result<Unread, AskError> {
         let backlog = match &mut self.backlog {
             Some(backlog) => backlog,
             none => none.insert(Backlog::open(kafka, service, ANSWER_TIMEOUT)?),
@@ -49,7 +49,7 @@ impl DeadLetterWatch {
     }
 
     /// Replaces the client. The right to read dead letters is optional, so a refusal is told only once.
-    fn refuse(&mut self, service: &Service, why: &OpenError) {
+    fn refuse(&mut self, service: &Service, why: &AskError) {
         let (service, is_refused) = (&service.name, is_refusal(why));
         if is_refused && !self.warned {
             warn!(service, "the metrics of dead letters are missing: {why}");
@@ -61,7 +61,7 @@ impl DeadLetterWatch {
     }
 }
 
-fn is_refusal(why: &OpenError) -> bool {
-    use OpenError::{ForeignRecord, MissingTopic, RefusedGroup, RefusedTopic};
+fn is_refusal(why: &AskError) -> bool {
+    use AskError::{ForeignRecord, MissingTopic, RefusedGroup, RefusedTopic};
     matches!(why, RefusedGroup { .. } | RefusedTopic { .. } | MissingTopic { .. } | ForeignRecord { .. })
 }

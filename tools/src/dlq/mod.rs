@@ -25,8 +25,8 @@ use std::io;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Reader};
-use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, fail};
@@ -84,7 +84,7 @@ enum DlqError {
     #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] AskError),
     #[error("error: {0}")]
     Usage(String),
     #[error("error: {0}")]
@@ -109,7 +109,7 @@ impl DlqError {
     fn exit(&self) -> Exit {
         match self {
             DlqError::Service(error) => error.exit(),
-            DlqError::Open(OpenError::Unreachable { .. } | OpenError::Topic { .. }) | DlqError::Unreachable(_) => {
+            DlqError::Open(AskError::Unreachable { .. } | AskError::Topic { .. }) | DlqError::Unreachable(_) => {
                 Exit::Unreachable
             }
             DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
@@ -138,14 +138,14 @@ impl TopicArgs {
     }
 
     /// Makes a client that reads the topic, with the committed offsets of `group`.
-    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, OpenError> {
+    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, AskError> {
         let topic = if self.parked { service.parked() } else { service.dead_letter.clone() };
         Reader::open(kafka, group, &topic, CONNECT_TIMEOUT)
     }
 }
 
 /// Reads the ledger for the topic of `reader`.
-fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, OpenError> {
+fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, AskError> {
     let mut ledger = Ledger::new(service, reader);
     ledger.load(reader, CONNECT_TIMEOUT)?;
     let default = reader.committed_of(&Job::group(kafka, service, DEFAULT_JOB), CONNECT_TIMEOUT)?;
