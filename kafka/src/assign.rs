@@ -131,6 +131,9 @@ pub(super) fn highs<C: ConsumerContext>(
 pub(super) fn offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], at: Offset, deadline: Instant,
 ) -> Result<HashMap<SourcePartition, i64>, ClientError> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
     let found = by_partition(topics, &look_up(consumer, topics, partitions, at, remaining(deadline))?)?;
     Ok(found.into_iter().map(|(partition, entry)| (partition, entry.offset)).collect())
 }
