@@ -1,5 +1,5 @@
-//! The rules of librdkafka for its properties, without a broker: it checks each one, and clients that are made with all of
-//! them say whether they fit together.
+//! The rules of librdkafka for its properties, without a broker: it checks each one, and clients that are made with all
+//! of them say whether they fit together.
 
 use std::collections::BTreeMap;
 

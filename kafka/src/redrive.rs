@@ -51,7 +51,8 @@ impl Ticket<'_> {
 }
 
 /// Returns whether `dlq redrive` sent a record, which was read from `source`. It then counts for the service's
-/// `redrive_client`, and goes on [`without its last header`](crate::record::Record::without_last_header), which says so.
+/// `redrive_client`, and goes on [`without its last header`](crate::record::Record::without_last_header), which says
+/// so.
 #[inline]
 pub fn is_redriven(contents: &Contents<'_>, origin: Origin, service: &Service, source: &Source) -> bool {
     match contents.headers.last_one() {
