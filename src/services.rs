@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Policy;
-use watermaster_kafka::preflight::TopicFacts;
+use watermaster_kafka::ask::TopicFacts;
 use watermaster_settings::{PaceSettings, Service, Source};
 
 use crate::heartbeat::Heartbeat;

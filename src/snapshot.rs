@@ -21,7 +21,6 @@ use watermaster_core::throttle::{self, PauseReason, Throttle};
 use watermaster_core::units::Time;
 use watermaster_kafka::dead_letters;
 use watermaster_schemas::cache::Outcome;
-use watermaster_tools::dlq::JobCounts;
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
@@ -328,8 +327,6 @@ pub struct Observed {
     pub target_lag: Option<(String, u64)>,
     /// The dead letters that no redrive has passed; `None` while they are unknown.
     pub unread: Option<dead_letters::Unread>,
-    /// The redrive jobs by state; `None` while they are unknown.
-    pub jobs: Option<JobCounts>,
 }
 
 /// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for

@@ -151,6 +151,7 @@ fn cases() -> Vec<Case> {
         wrong("client from a bad pointer").under(service, "client_from = [\"json:/a~2\"]").key("service[0].client_from[0]").says(&["~0", "~1"]),
         wrong("client from a bad pattern").under(service, "client_from = ['key:^([a-z']").key("service[0].client_from[0]").says(&["character 3 of the pattern: unclosed character class", "key:^PATTERN"]),
         wrong("client from two groups").under(service, "client_from = ['header:x:^(a)(b)']").key("service[0].client_from[0]").says(&["the pattern has 2 groups"]),
+        wrong("client from a schema without a registry").under(service, "client_from = [\"key\", \"avro:/a/b\"]").key("service[0].client_from").says(&["\"avro:/a/b\"", "no kafka.schema_registry.url"]),
         wrong("client from an empty list").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
         wrong("bad topic").replace("topic = \"loans.kyc\"", "topic = \"loans/kyc\"").key("service[0].source[0].topic").says(&["'/' is not allowed", "1 to 249"]),
         wrong("reserved topic").replace("target = \"kyc.requests\"", "target = \"..\"").key("service[0].target").says(&["reserves", "1 to 249"]),

@@ -4,7 +4,6 @@
 
 #[path = "support/embedded_faults.rs"]
 mod embedded_faults;
-#[cfg(feature = "schema-registry")]
 #[path = "../schemas/src/registry/tests/stub.rs"]
 mod stub;
 
@@ -432,7 +431,6 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
 }
 
 /// Clients in values with schemas.
-#[cfg(feature = "schema-registry")]
 mod schemas {
     use watermaster_core::policy::Mode;
     use watermaster_settings::{SchemaFormat, SchemaRegistry};

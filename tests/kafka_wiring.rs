@@ -21,8 +21,8 @@ use watermaster_kafka::consumer::{Assignment, Consumer, Event};
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight::{self, Severity};
 use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, Failure, Form, Producer, Rejected};
-use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceIndex};
-use watermaster_kafka::topics::Topics;
+use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record};
+use watermaster_kafka::topics::{SourceIndex, Topics};
 use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, Service, Settings,

@@ -128,10 +128,12 @@ pub(super) fn highs<C: ConsumerContext>(
 
 /// Returns the offset of each partition at a time, in milliseconds as an [`Offset::Offset`], or at one of its ends. It
 /// is below zero if all records are older.
-#[cfg(any(test, feature = "tools"))]
 pub(super) fn offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], at: Offset, deadline: Instant,
 ) -> Result<HashMap<SourcePartition, i64>, ClientError> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
     let found = by_partition(topics, &look_up(consumer, topics, partitions, at, remaining(deadline))?)?;
     Ok(found.into_iter().map(|(partition, entry)| (partition, entry.offset)).collect())
 }
@@ -171,7 +173,7 @@ mod tests {
     use watermaster_core::tracker::Tracker;
 
     use super::*;
-    use crate::record::SourceIndex;
+    use crate::topics::SourceIndex;
 
     const STRICT: StartRules = StartRules {
         start_from: StartFrom::Earliest,

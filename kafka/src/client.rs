@@ -10,8 +10,7 @@ use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel}
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
-use rdkafka::{statistics::Statistics, types::RDKafkaConfRes};
-use watermaster_settings::config::{PropertyRefused, PropertyRules};
+use rdkafka::statistics::Statistics;
 use watermaster_settings::{self as settings, properties};
 
 use crate::{log_limiter::LogLimiter, oauth, refusal::BrokerError};
@@ -86,34 +85,6 @@ pub fn client_features() -> String {
     // A build with CMake always names GSSAPI.
     let is_there = |feature: &&str| *feature != "sasl_gssapi" || cfg!(feature = "gssapi");
     features.split(',').filter(is_there).collect::<Vec<_>>().join(",")
-}
-
-/// The text of librdkafka before the feature that this build lacks.
-const UNSUPPORTED: &str = "not supported in this build: ";
-
-/// The rules of this librdkafka for its own properties.
-pub const PROPERTY_RULES: PropertyRules =
-    PropertyRules { version: client_version, check: check_property, clients: crate::offline::check_clients };
-
-/// Checks that librdkafka knows a property and takes a value for it.
-///
-/// librdkafka's text about a value may show the value, so it is left out for a hidden property.
-fn check_property(property: &str, value: &str) -> Result<(), PropertyRefused> {
-    let (code, text) = match ClientConfig::new().set(property, value).create_native_config() {
-        Ok(_) => return Ok(()),
-        Err(ClientError::ClientConfig(code, text, ..)) => (code, text),
-        Err(other) => return Err(PropertyRefused::Refused(other.to_string())),
-    };
-    if let Some((_, missing)) = text.split_once(UNSUPPORTED) {
-        // "OAuth/OIDC depends on libcurl and OpenSSL which were …", "OpenSSL not available at build time".
-        let feature =
-            [" depends ", " not "].iter().filter_map(|end| missing.split(end).next()).min_by_key(|text| text.len());
-        return Err(PropertyRefused::Unsupported { feature: feature.unwrap_or(missing).to_owned() });
-    }
-    if code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !properties::is_harmless(property) {
-        return Err(PropertyRefused::HiddenValue);
-    }
-    Err(PropertyRefused::Refused(text))
 }
 
 /// Defaults of every client, which the user may change.

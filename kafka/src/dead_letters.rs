@@ -1,18 +1,14 @@
 //! Dead letters: read outside of any group, and sent again by jobs, which keep a common ledger.
 
 mod backlog;
-mod chunks;
 mod job;
-mod jobs;
 mod ledger;
 mod reader;
 mod runs;
 mod topics;
 
-pub use backlog::{Backlog, Counted, DEFAULT_JOB, Unread};
-pub use chunks::{REASON_LABELS, Tallies, Tally};
+pub use backlog::{Backlog, DEFAULT_JOB, Unread};
 pub use job::{Job, JobError, Outgoing, Positions};
-pub use jobs::{JobPositions, job_positions};
 pub use ledger::{Holder, Ledger};
 pub use reader::{Header, Letter, Originals, Ranges, Reader};
 pub use runs::DoneState;

@@ -3,7 +3,8 @@
 use watermaster_core::offset_map::{DecodeError, OffsetMap};
 
 use crate::consumer_error::{FatalConsumerError, Outage, Reported};
-use crate::record::{Record, SourceIndex};
+use crate::record::Record;
+use crate::topics::SourceIndex;
 use crate::topics::SourcePartition;
 
 /// An event of a consumer.

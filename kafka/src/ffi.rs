@@ -281,7 +281,6 @@ impl GroupMetadata {
 
     /// Returns a membership without generation and member id: for a group that nothing joins, and for
     /// `failpoint::Fault::UnfencedGroupMetadata`.
-    #[cfg(any(feature = "failpoints", feature = "tools", test))]
     pub fn unfenced<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
         // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
         // group id is a C string inside of it, which the new metadata copies.
@@ -487,7 +486,6 @@ fn c_text(text: &str) -> CString {
 }
 
 /// Sets the time that a new group of an embedded cluster waits for more members.
-#[cfg(any(test, feature = "tools"))]
 pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
     // SAFETY: the client lives while it is borrowed and its cluster as long as it; null means that there is none.
     unsafe {
@@ -501,7 +499,6 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
 /// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and
 /// tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to
 /// the controller, which an embedded cluster does not have.
-#[cfg(any(test, feature = "tools"))]
 pub(super) fn topic_id<C: ClientContext>(
     client: &Client<C>, broker: i32, topic: &str, timeout: Duration,
 ) -> Result<String, Code> {

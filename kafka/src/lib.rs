@@ -17,21 +17,19 @@
 //! [`Transactions::flush`]: producer::Transactions::flush
 //! [`Transactions::take_failures`]: producer::Transactions::take_failures
 
+pub mod ask;
 mod assign;
 mod client;
 pub mod consumer;
 mod consumer_error;
 pub mod control;
-#[cfg(any(test, feature = "tools"))]
 pub mod dead_letters;
-#[cfg(any(test, feature = "tools"))]
 pub mod embedded;
 mod end_probe;
 mod event;
 pub mod failpoint;
 mod ffi;
 pub mod headers;
-#[cfg(any(test, feature = "tools"))]
 pub mod load;
 pub mod log_limiter;
 mod login;
@@ -46,8 +44,8 @@ pub mod producer;
 pub mod record;
 pub mod redrive;
 mod refusal;
-#[cfg(any(test, feature = "tools"))]
 pub mod source_log;
 pub mod topics;
 
-pub use client::{KafkaError, PROPERTY_RULES, WrongLibrary, check_library, client_features, client_version};
+pub use client::{KafkaError, WrongLibrary, check_library, client_features, client_version};
+pub use offline::PROPERTY_RULES;

@@ -3,7 +3,7 @@
 //! Both use the configured connection, but not the throttler's consumer and producer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -15,35 +15,13 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use watermaster_settings::Kafka;
 
-use crate::assign;
+use crate::ask::{AskError, partitions};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
-use crate::topics::{SourcePartition, Topics};
 
 /// The `client.id` unless one is configured.
 const CLIENT_ID: &str = "watermaster-load";
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
-
-/// An error of opening a producer or reader.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
-    Unreachable { bootstrap_servers: String, source: ClientError },
-    #[error("topic {topic}: does not exist: create it")]
-    MissingTopic { topic: String },
-    #[error("topic {topic}: {code}")]
-    RefusedTopic { topic: String, code: Code },
-    #[error("consumer group {group}: {code}: grant READ on it")]
-    RefusedGroup { group: String, code: Code },
-    #[error("topic {topic} has {partitions} partitions; it needs exactly one")]
-    Partitions { topic: String, partitions: i32 },
-    #[error("topic {topic}: the record at offset {offset} is of another program or of a later version: use that one")]
-    ForeignRecord { topic: String, offset: i64 },
-    #[error("topic {topic}: {source}")]
-    Topic { topic: String, source: ClientError },
-    #[error(transparent)]
-    Client(#[from] KafkaError),
-}
 
 /// A record to send.
 #[derive(Debug, Clone, Copy)]
@@ -156,7 +134,7 @@ impl Watcher {
     ///
     /// # Errors
     /// Fails when no broker answers within `timeout`, or a topic can't be read.
-    pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, OpenError> {
+    pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, AskError> {
         // librdkafka requires a group, which is never joined; nothing is committed.
         let forced = [
             ("group.id", CLIENT_ID),
@@ -170,7 +148,7 @@ impl Watcher {
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
-                let failed = |source| OpenError::Topic { topic: (*topic).to_owned(), source };
+                let failed = |source| AskError::Topic { topic: (*topic).to_owned(), source };
                 let (_, end) = consumer.fetch_watermarks(topic, partition, timeout).map_err(failed)?;
                 ends.add_partition_offset(topic, partition, Offset::Offset(end)).map_err(failed)?;
             }
@@ -193,62 +171,10 @@ impl Watcher {
     }
 }
 
-/// Checks that topics exist.
-///
-/// # Errors
-/// Fails when no broker answers within `timeout`, or a topic can't be used.
-pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
-    let consumer = client::consumer(&config(kafka, &[], &[]))?;
-    topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
-}
-
-/// Returns the committed offset and metadata of a group for each partition (an index into `topics`, a partition) that
-/// has one, after pending transactions have ended.
-///
-/// # Errors
-/// Fails when the group's coordinator does not answer in time, or refuses.
-pub fn committed(
-    kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
-) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
-    let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer = client::consumer(&config(kafka, &[], &forced))?;
-    let names = Topics::new(topics.iter().map(String::as_str));
-    let deadline = Instant::now() + timeout;
-    let found = loop {
-        match assign::committed(&consumer, &names, partitions, timeout) {
-            // The coordinator may be moving, or a transaction pending.
-            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL_TIMEOUT),
-            result => break result?,
-        }
-    };
-    let at = |(partition, committed): (_, Option<(i64, Vec<u8>)>)| {
-        committed.map(|(offset, metadata)| (partition, offset, metadata))
-    };
-    Ok(found.into_iter().filter_map(at).collect())
-}
-
 fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
     let mut config = client::config(kafka, defaults, forced);
     if !kafka.properties.contains_key("client.id") {
         config.set("client.id", CLIENT_ID);
     }
     config
-}
-
-/// Returns the number of partitions of a topic.
-pub(super) fn partitions(
-    consumer: &BaseConsumer<LoggingContext>, kafka: &Kafka, topic: &str, timeout: Duration,
-) -> Result<i32, OpenError> {
-    let metadata = consumer.fetch_metadata(Some(topic), timeout).map_err(|error| OpenError::Unreachable {
-        bootstrap_servers: kafka.bootstrap_servers.clone(),
-        source: error,
-    })?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
-    let topic = topic.to_owned();
-    match error {
-        None if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
-        None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(OpenError::MissingTopic { topic }),
-        Some(code) => Err(OpenError::RefusedTopic { topic, code }),
-    }
 }

@@ -13,9 +13,10 @@ use openssl::{base64, error::ErrorStack, hash, hash::MessageDigest};
 use rdkafka::client::OAuthToken;
 
 use crate::mac::{hex, hmac};
-use crate::oauth::MSK;
 use credentials::Credentials;
 
+/// The text that begins `sasl.oauthbearer.config` if Amazon MSK is to get tokens of AWS IAM; the region follows.
+pub(super) const MSK: &str = "aws-msk-iam region=";
 /// The life of a token, and the longest that MSK takes. librdkafka asks for the next one after 80 % of it.
 const LIFETIME: Duration = Duration::from_secs(900);
 const USER_AGENT: &str = concat!("watermaster/", env!("CARGO_PKG_VERSION"));

@@ -6,15 +6,13 @@ use std::{collections::BTreeMap, error::Error};
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::ClientConfig;
 
-use crate::ffi;
+use crate::{ffi, msk, msk::MSK};
 
 const CONFIG: &str = "sasl.oauthbearer.config";
-/// The text that begins `sasl.oauthbearer.config` if Amazon MSK is to get tokens of AWS IAM; the region follows.
-pub(super) const MSK: &str = "aws-msk-iam region=";
 
 /// Makes a token as `sasl.oauthbearer.config` says.
 pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-    Ok(crate::msk::token(config)?)
+    Ok(msk::token(config)?)
 }
 
 /// Returns the problem and what is allowed if nothing makes the tokens that these properties ask for.

@@ -1,4 +1,5 @@
-//! Makes the clients without a broker, so that librdkafka says whether the properties fit together.
+//! The rules of librdkafka for its properties, without a broker: it checks each one, and clients that are made with all
+//! of them say whether they fit together.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +8,41 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::BaseProducer;
-use watermaster_settings::{Settings, config::ClientRefused};
+use rdkafka::types::RDKafkaConfRes;
+use watermaster_settings::config::{ClientRefused, PropertyRefused, PropertyRules};
+use watermaster_settings::{Settings, properties};
 
 use crate::client::{LoggingContext, silence};
 use crate::oauth::missing_tokens;
 use crate::{consumer, producer, producer::DEFAULT_BATCH_BYTES};
+
+/// The text of librdkafka before the feature that this build lacks.
+const UNSUPPORTED: &str = "not supported in this build: ";
+
+/// The rules of this librdkafka for its own properties.
+pub const PROPERTY_RULES: PropertyRules =
+    PropertyRules { version: crate::client_version, check: check_property, clients: check_clients };
+
+/// Checks that librdkafka knows a property and takes a value for it.
+///
+/// librdkafka's text about a value may show the value, so it is left out for a hidden property.
+fn check_property(property: &str, value: &str) -> Result<(), PropertyRefused> {
+    let (code, text) = match ClientConfig::new().set(property, value).create_native_config() {
+        Ok(_) => return Ok(()),
+        Err(ClientError::ClientConfig(code, text, ..)) => (code, text),
+        Err(other) => return Err(PropertyRefused::Refused(other.to_string())),
+    };
+    if let Some((_, missing)) = text.split_once(UNSUPPORTED) {
+        // "OAuth/OIDC depends on libcurl and OpenSSL which were …", "OpenSSL not available at build time".
+        let feature =
+            [" depends ", " not "].iter().filter_map(|end| missing.split(end).next()).min_by_key(|text| text.len());
+        return Err(PropertyRefused::Unsupported { feature: feature.unwrap_or(missing).to_owned() });
+    }
+    if code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !properties::is_harmless(property) {
+        return Err(PropertyRefused::HiddenValue);
+    }
+    Err(PropertyRefused::Refused(text))
+}
 
 /// Properties that are paths of public files, which an error may show.
 const PUBLIC_FILES: [&str; 4] =
@@ -23,7 +54,7 @@ const NO_ENDPOINT: &str = "none://none";
 /// Makes a consumer and a producer with all properties, and drops them. They connect to nothing.
 ///
 /// All services have the same properties, so that the clients of one service stand for the others'.
-pub(crate) fn check_clients(settings: &Settings) -> Result<(), ClientRefused> {
+fn check_clients(settings: &Settings) -> Result<(), ClientRefused> {
     let (kafka, Some(service)) = (&settings.kafka, settings.services.first()) else { return Ok(()) };
     let properties = kafka.all_properties();
     let refused =

@@ -16,13 +16,11 @@ use std::{collections::BTreeMap, time::Duration};
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Kafka, Service, Settings};
 
-use crate::{client::KafkaError, producer::DEFAULT_BATCH_BYTES};
+use crate::{ask::TopicFacts, client::KafkaError, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
-pub(crate) use client::block_on;
 pub use client::{ConnectError, Unreachable};
 pub use history::History;
 pub use problem::{Finding, Problem, Severity};
-pub use topics::TopicFacts;
 
 /// The topic in which Kafka keeps its transactions; it does not exist before the first one.
 const TRANSACTION_LOG: &str = "__transaction_state";

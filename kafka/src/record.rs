@@ -6,23 +6,10 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Timestamp};
 mod packed;
 
 use watermaster_settings::client_id::{Fields, HeaderLookup};
-use watermaster_settings::{Service, Source};
 
 use crate::ffi::{self, HeaderList, RawHeader};
-use crate::headers::REDRIVE;
-use crate::{redrive, topics::SourcePartition};
+use crate::topics::{SourceIndex, SourcePartition};
 use packed::{Packed, Pairs};
-
-/// The source of a record or partition: an index into [`Topics`](crate::topics::Topics).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SourceIndex(pub u16);
-
-impl SourceIndex {
-    /// Converts it to `usize`.
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
 
 /// The most headers of a record that is forwarded or kept. A record with more goes to the dead-letter topic as a stub.
 pub const MAX_HEADERS: usize = 10_000;
@@ -57,16 +44,6 @@ impl Contents<'_> {
         let header = |(name, value): RawHeader<'_>| name.len() + value.map_or(0, <[u8]>::len) + HEADER_OVERHEAD;
         let headers: usize = self.headers.map(header).sum();
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers + RECORD_OVERHEAD
-    }
-
-    /// Returns whether `dlq redrive` sent the record, which was read from `source`. It then counts for the service's
-    /// `redrive_client`, and goes on [`without its last header`](Record::without_last_header), which says so.
-    #[inline]
-    pub fn is_redriven(&self, origin: Origin, service: &Service, source: &Source) -> bool {
-        match self.headers.last_one() {
-            Some((REDRIVE, Some(seal))) => redrive::is_sealed(seal, self, origin, service, source),
-            _ => false,
-        }
     }
 
     /// Returns all headers but the last.
@@ -279,7 +256,6 @@ impl<'r> Iterator for Headers<'r> {
 
 impl<'r> Headers<'r> {
     /// Returns the headers of any message; none if librdkafka cannot hand them over.
-    #[cfg(any(test, feature = "tools"))]
     pub(super) fn of(message: &'r BorrowedMessage<'_>) -> Headers<'r> {
         Headers::of_list(ffi::headers_of(message).ok().flatten())
     }
@@ -289,7 +265,7 @@ impl<'r> Headers<'r> {
     }
 
     /// Returns the last header, without a look at the others if they are librdkafka's.
-    fn last_one(self) -> Option<RawHeader<'r>> {
+    pub(crate) fn last_one(self) -> Option<RawHeader<'r>> {
         match &self.0 {
             Stored::Native { list, .. } => ffi::header_at(list, ffi::header_count(list).checked_sub(1)?),
             Stored::Packed(_) => self.last(),

@@ -13,9 +13,11 @@
 //! before the record is looked at: a forged header costs one HMAC of [`MAX_BYTES`] at most, whatever its record's size.
 
 use openssl::{memcmp, sha::Sha256};
-use watermaster_settings::{Service, Source};
+use watermaster_settings::{Service, Source, token::Token};
 
+use crate::dead_letters::{Header, Outgoing};
 use crate::ffi::RawHeader;
+use crate::headers::REDRIVE;
 use crate::mac::{hex, hmac};
 use crate::record::{Contents, Origin};
 
@@ -26,7 +28,6 @@ const FIELDS: usize = 8;
 const VERSION: &str = "v1";
 
 /// The dead letter from which a record is made, the job that sends it, and the client that it counts for.
-#[cfg(any(test, feature = "tools"))]
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket<'t> {
     pub job: &'t str,
@@ -36,27 +37,33 @@ pub struct Ticket<'t> {
     pub client: &'t str,
 }
 
-#[cfg(any(test, feature = "tools"))]
 impl Ticket<'_> {
     /// Returns the last header of a record that is otherwise complete.
-    pub fn seal(
-        &self, key: &watermaster_settings::token::Token, record: &crate::dead_letters::Outgoing,
-    ) -> crate::dead_letters::Header {
+    pub fn seal(&self, key: &Token, record: &Outgoing) -> Header {
         let Ticket { job, topic, partition, offset, client } = self;
         let headers = record.headers.iter().map(|(name, value)| (&name[..], value.as_deref()));
         let digest = digest(&record.topic, record.key.as_deref(), record.value.as_deref(), headers);
         let timestamp = record.timestamp_ms;
         let text = format!("{VERSION};{digest};{timestamp};{job};{topic};{partition};{offset};{client}");
         let code = hmac(key.bytes(), text.as_bytes()).expect("OpenSSL has HMAC-SHA256");
-        (crate::headers::REDRIVE.to_vec(), Some(format!("{text};{}", hex(&code)).into_bytes()))
+        (REDRIVE.to_vec(), Some(format!("{text};{}", hex(&code)).into_bytes()))
+    }
+}
+
+/// Returns whether `dlq redrive` sent a record, which was read from `source`. It then counts for the service's
+/// `redrive_client`, and goes on [`without its last header`](crate::record::Record::without_last_header), which says
+/// so.
+#[inline]
+pub fn is_redriven(contents: &Contents<'_>, origin: Origin, service: &Service, source: &Source) -> bool {
+    match contents.headers.last_one() {
+        Some((REDRIVE, Some(seal))) => is_sealed(seal, contents, origin, service, source),
+        _ => false,
     }
 }
 
 /// Returns whether this value of the last header was made for this record, with the key of the service.
 #[cold]
-pub(crate) fn is_sealed(
-    seal: &[u8], contents: &Contents<'_>, origin: Origin, service: &Service, source: &Source,
-) -> bool {
+fn is_sealed(seal: &[u8], contents: &Contents<'_>, origin: Origin, service: &Service, source: &Source) -> bool {
     let Some(key) = service.redrive_key.as_ref().filter(|_| seal.len() <= MAX_BYTES) else { return false };
     let Some((text, code)) = std::str::from_utf8(seal).ok().and_then(|seal| seal.rsplit_once(';')) else {
         return false;

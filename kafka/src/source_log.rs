@@ -13,11 +13,11 @@ use rdkafka::message::{Message as _, Timestamp};
 use rdkafka::topic_partition_list::Offset;
 use watermaster_settings::Kafka;
 
+use crate::ask::{self, AskError};
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::load::{self, OpenError};
 use crate::record::Record;
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, record::SourceIndex};
+use crate::{assign, topics::SourceIndex};
 
 /// Memory for records that were fetched ahead, over all partitions, and the least and the most for each.
 const FETCHED_KIB: usize = 256 << 10;
@@ -83,12 +83,12 @@ impl SourceLog {
     /// No broker answers in time, or a topic can't be read.
     pub fn open(
         kafka: &Kafka, topics: &[&str], (from, to): (Option<i64>, Option<i64>), timeout: Duration,
-    ) -> Result<SourceLog, OpenError> {
+    ) -> Result<SourceLog, AskError> {
         let consumer = consumer(kafka, PARTITION_KIB.0)?;
         let names = Topics::new(topics.iter().copied());
         let mut addresses: Vec<SourcePartition> = Vec::new();
         for (index, topic) in (0..=u16::MAX).zip(topics) {
-            let count = load::partitions(&consumer, kafka, topic, timeout)?;
+            let count = ask::partitions(&consumer, kafka, topic, timeout)?;
             addresses.extend((0..count).map(|partition| (SourceIndex(index), partition)));
         }
         let deadline = Instant::now() + timeout;
@@ -113,7 +113,7 @@ impl SourceLog {
     }
 
     /// Begins to fetch.
-    fn assigned(kafka: &Kafka, names: &Topics, mut partitions: Vec<LogPartition>) -> Result<SourceLog, OpenError> {
+    fn assigned(kafka: &Kafka, names: &Topics, mut partitions: Vec<LogPartition>) -> Result<SourceLog, AskError> {
         let kib = (FETCHED_KIB / partitions.len().max(1)).clamp(PARTITION_KIB.0, PARTITION_KIB.1);
         let consumer = Arc::new(consumer(kafka, kib)?);
         let filled = partitions.iter().filter(|log| log.end > log.start);

@@ -5,7 +5,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::Source;
 
-use crate::{client::lock, ffi, record::SourceIndex};
+use crate::{client::lock, ffi};
+
+/// The source of a record or partition: an index into [`Topics`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceIndex(pub u16);
+
+impl SourceIndex {
+    /// Converts it to `usize`.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
 
 /// A source and one of its partitions.
 pub type SourcePartition = (SourceIndex, i32);

@@ -3,7 +3,6 @@
 //! <https://docs.confluent.io/platform/current/schema-registry/develop/api.html>. Karapace, Redpanda and
 //! Apicurio have it, too; not all of their versions know GUIDs.
 
-#[cfg_attr(not(feature = "registry"), path = "registry/no_http.rs")]
 mod http;
 
 use std::{collections::BTreeSet, error::Error, path::PathBuf};
@@ -224,5 +223,5 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().map(encoded).collect()
 }
 
-#[cfg(all(test, feature = "registry"))]
+#[cfg(test)]
 mod tests;

@@ -3,8 +3,6 @@
 //! The suite reads recorded ones. `scripts/test --long` makes others, 10 000 for each format and each place of the
 //! schema's id, with `serializers/make.py`.
 
-#![cfg(feature = "registry")]
-
 #[path = "../src/registry/tests/stub.rs"]
 #[expect(dead_code, reason = "the other tests use the rest of it")]
 mod stub;

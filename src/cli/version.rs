@@ -20,10 +20,9 @@ fn long() -> String {
     let mechanisms: Vec<&str> = MECHANISMS.iter().filter(|(name, _)| has(name)).map(|(_, text)| *text).collect();
     let oidc = if has("oidc") { " (with OIDC)" } else { "" };
     let mechanisms = mechanisms.join(", ").replace("OAUTHBEARER", &format!("OAUTHBEARER{oidc}"));
-    let schemas = if cfg!(feature = "schema-registry") { "Avro, Protobuf (schema-registry)" } else { "none" };
     let features = features.replace(',', ", ");
     let mechanisms = format!("{mechanisms}, tokens of AWS IAM");
-    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}\nschema registry: {schemas}")
+    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}\nschema registry: Avro, Protobuf")
 }
 
 #[cfg(test)]
@@ -35,8 +34,6 @@ mod tests {
         assert!(LONG.contains("PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"), "{}", *LONG);
         assert_eq!(LONG.contains("GSSAPI"), cfg!(feature = "gssapi"), "{}", *LONG);
         assert_eq!(LONG.contains("(with OIDC)"), cfg!(feature = "oidc"), "{}", *LONG);
-        let schemas = LONG.contains("schema registry: Avro, Protobuf (schema-registry)");
-        assert_eq!(schemas, cfg!(feature = "schema-registry"), "{}", *LONG);
         assert!(LONG.contains("zstd") && LONG.contains("lz4"), "{}", *LONG);
     }
 }

@@ -8,6 +8,7 @@ use watermaster_core::{delivery::Form, units::Time};
 
 use super::Engine;
 use watermaster_kafka::record::{MAX_HEADERS, Origin, Record};
+use watermaster_kafka::redrive;
 use watermaster_settings::client_id::{self, Identity};
 
 impl<'c> Engine<'c> {
@@ -25,7 +26,7 @@ impl<'c> Engine<'c> {
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };
-        if contents.is_redriven(record.origin, &self.job.service, source) {
+        if redrive::is_redriven(&contents, record.origin, &self.job.service, source) {
             return self.decide_redriven(now, number, record);
         }
         let identity = client_id::identify(&self.job.service.client_from, &contents, source, self.schemas);

@@ -4,7 +4,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{Engine, StopCause};
 use watermaster_kafka::consumer::{Assignment, Event, SourcePartition};
-use watermaster_kafka::record::SourceIndex;
+use watermaster_kafka::topics::SourceIndex;
 
 impl<'c> Engine<'c> {
     /// Handles an event; a record, which came while a round is under way, is deferred.

@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::HashMap};
 use watermaster_core::units::Time;
 
 use super::sources::Sources;
-use watermaster_kafka::{consumer::SourcePartition, record::SourceIndex};
+use watermaster_kafka::{consumer::SourcePartition, topics::SourceIndex};
 
 /// Every partition that was ever assigned. Numbers are given once, in order, and stay.
 pub(super) struct Partitions {

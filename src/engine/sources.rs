@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use watermaster_kafka::{KafkaError, consumer::Consumer, preflight::TopicFacts};
-use watermaster_kafka::{producer::Producer, record::SourceIndex, topics::Topics};
+use watermaster_kafka::producer::Producer;
+use watermaster_kafka::topics::{SourceIndex, Topics};
+use watermaster_kafka::{KafkaError, ask::TopicFacts, consumer::Consumer};
 use watermaster_settings::Source;
 
 use super::Job;

@@ -15,9 +15,8 @@ mod samples;
 
 pub use kind::{Kind, Unit};
 use samples::{
-    by_reason, capacity_changes, dead_letter_age, dead_letter_ages, dead_letter_offsets, dead_letters, errors,
-    live_members, pace_state, partitions, phases, put_delays, put_pace, redrive_jobs, retention, target_lag,
-    uncounted_dead_letters,
+    by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
+    phases, put_delays, put_pace, retention, target_lag,
 };
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
@@ -261,18 +260,6 @@ metrics! {
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
         Service dead_letter_age;
-    "watermaster_dead_letter_records" Gauge Records ["service" "reason"]
-        "Open dead letters, as far as they are counted."
-        Service dead_letters;
-    "watermaster_dead_letter_reason_oldest_seconds" Gauge Seconds ["service" "reason"]
-        "Age of the oldest of these dead letters with this reason, by its record's time; 0 if there is none."
-        Service dead_letter_ages;
-    "watermaster_dead_letter_uncounted_offsets" Gauge Count ["service"]
-        "Open offsets that are not counted yet."
-        Service uncounted_dead_letters;
-    "watermaster_redrive_jobs" Gauge Count ["service" "state"]
-        "Jobs of dlq redrive that moved within the last minute (running), or stand before their end (unfinished)."
-        Service redrive_jobs;
 
     // ## Pace: only with `[service.pace]`
     "watermaster_capacity_found_units" Gauge Records ["service"]

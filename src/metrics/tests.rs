@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
-use watermaster_kafka::dead_letters::{Counted, Tally, Unread};
+use watermaster_kafka::dead_letters::Unread;
 
 use super::table::Kind;
 use super::*;
@@ -89,8 +89,8 @@ fn publish_start(publisher: &mut Publisher) {
 /// Returns answers of the brokers with this lag of the target's consumer group.
 fn lag(lag: u64) -> Arc<Observed> {
     let partitions = [("home-loan.kyc".to_owned(), 12)].into();
-    let unread = Some(Unread { offsets: lag, oldest_ms: None, counted: Some(Counted::default()) });
-    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread, jobs: Some([0; 2]) })
+    let unread = Some(Unread { offsets: lag, oldest_ms: None });
+    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread })
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
@@ -146,38 +146,8 @@ fn dead_letters_have_no_series_while_they_are_unknown_and_no_age_if_there_is_non
     assert_eq!(shown(&mut publisher, None), [None, None]);
     assert_eq!(shown(&mut publisher, Some(Unread::default())), [Some(0.0), Some(0.0)]);
     // A record of the first second of 1970.
-    let [offsets, age] = shown(&mut publisher, Some(Unread { offsets: 3, oldest_ms: Some(1), counted: None }));
+    let [offsets, age] = shown(&mut publisher, Some(Unread { offsets: 3, oldest_ms: Some(1) }));
     assert!(offsets == Some(3.0) && age > Some(1.7e9), "{offsets:?} {age:?}");
-}
-
-#[test]
-fn dead_letters_and_jobs_have_series_only_where_they_are_counted() {
-    let mut publisher = Publisher::new("", 10);
-    publish_start(&mut publisher);
-    let mut counted = Counted { uncounted: 4, ..Counted::default() };
-    counted.tallies[Reason::Expired as usize] = Tally { records: 7, oldest_ms: Some(1) };
-    counted.tallies[Reason::ALL.len()].records = 2;
-    let shown = |publisher: &mut Publisher, counted, jobs| {
-        let unread = Some(Unread { counted, ..Unread::default() });
-        publisher.publish_observed("kyc", Arc::new(Observed { unread, jobs, ..(*lag(0)).clone() }));
-        let samples = parse(&publisher.render()).0;
-        let of = |name: &str, label| {
-            let labels: Vec<_> = [("service", "kyc")].into_iter().chain(label).collect();
-            sample(&samples, &format!("watermaster_{name}"), &labels)
-        };
-        let by_reason = ["expired", "_other", "queue_full"].map(|reason| {
-            let [records, age] = ["dead_letter_records", "dead_letter_reason_oldest_seconds"]
-                .map(|name| of(name, Some(("reason", reason))));
-            (records, age.map(|age| age > 1.7e9))
-        });
-        let jobs = ["running", "unfinished"].map(|state| of("redrive_jobs", Some(("state", state))));
-        (by_reason, of("dead_letter_uncounted_offsets", None), jobs)
-    };
-    assert_eq!(shown(&mut publisher, None, None), ([(None, None); 3], None, [None; 2]));
-    let expired = (Some(7.0), Some(true));
-    let [other, none] = [2.0, 0.0].map(|records| (Some(records), Some(false)));
-    let expected = ([expired, other, none], Some(4.0), [Some(1.0), Some(3.0)]);
-    assert_eq!(shown(&mut publisher, Some(counted), Some([1, 3])), expected);
 }
 
 #[test]

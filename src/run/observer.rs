@@ -15,7 +15,7 @@ use watermaster_settings::{Kafka, Service};
 use super::pace::Followers;
 use super::{CHECK_INTERVAL, Parts};
 use crate::snapshot::Observed;
-use dead_letters::{DeadLetterFigures, DeadLetterWatch};
+use dead_letters::DeadLetterWatch;
 
 /// The interval between two rounds of questions, which is also that of the log lines about errors.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,8 +45,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
             followers.follow(&kafka, &running, &stop);
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
-                let counts_dead_letters = dead_letters::is_counted_here(service, &handle.cell.get());
-                handle.cell.set_observed(subject.observe(&kafka, service, &stop, counts_dead_letters));
+                handle.cell.set_observed(subject.observe(&kafka, service, &stop));
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
                 thread::sleep(CHECK_INTERVAL);
@@ -60,7 +59,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
 
 impl Subject {
     /// Asks about the topics of the service. A number of partitions stays if its answer is missing; a lag does not.
-    fn observe(&mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool, counts_dead_letters: bool) -> Observed {
+    fn observe(&mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool) -> Observed {
         if self.consumer_group != service.consumer_group {
             *self = Subject { consumer_group: service.consumer_group.clone(), ..Subject::default() };
         }
@@ -69,8 +68,8 @@ impl Subject {
         if let Err(why) = self.ask(kafka, service, stop, &mut target_lag) {
             warn!(service = service.name, "the brokers do not tell the partitions of the sources or a lag: {why}");
         }
-        let DeadLetterFigures { unread, jobs } = self.dead_letters.look(kafka, service, counts_dead_letters);
-        Observed { partitions: self.partitions.clone(), target_lag, unread, jobs }
+        let unread = self.dead_letters.look(kafka, service);
+        Observed { partitions: self.partitions.clone(), target_lag, unread }
     }
 
     fn ask(

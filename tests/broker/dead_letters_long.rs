@@ -10,8 +10,6 @@ const DEAD_LETTERS: u64 = 100_000;
 const STUBS: u64 = 300;
 const KILLS: u64 = 10;
 const RESTARTS: [u64; 2] = [3, 7];
-/// The time limit for a figure: jobs are looked at once a minute.
-const SHOWN_TIMEOUT: Duration = Duration::from_secs(200);
 /// The numbers of the load begin here.
 const LOAD: u64 = 10_000_000;
 
@@ -206,66 +204,4 @@ fn a_poison_loop_ends_in_the_parking_topic() {
         }
     }
     watermaster.terminate(DRAIN_TIMEOUT);
-}
-
-/// Returns the sum of a metric over all instances that have it, and their number.
-fn shown(instances: &[Watermaster], name: &str, labels: &[&str]) -> (u64, usize) {
-    let all: Vec<f64> = instances.iter().filter_map(|one| one.metric(name, labels)).collect();
-    (all.iter().sum::<f64>() as u64, all.len())
-}
-
-/// Waits until one of the instances shows this number.
-fn wait_shown(instances: &[Watermaster], name: &str, labels: &[&str], count: u64) {
-    wait_until(&format!("{count} {name} {labels:?}"), SHOWN_TIMEOUT, || shown(instances, name, labels) == (count, 1));
-}
-
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn one_instance_counts_dead_letters_by_reason_and_jobs() {
-    const RECORDS: &str = "watermaster_dead_letter_records";
-    const JOBS: &str = "watermaster_redrive_jobs";
-    let broker = Broker::of_this_run();
-    let rig = rig(&broker, "dlq-metrics");
-    let now = crate::rig::an_hour_ago();
-    let record = |number: u64| first(number, &rig.sources[0], now + number as i64);
-    let letter = |number: u64| dead_letter(&rig, &record(number), (0, 7), REASONS[number as usize % REASONS.len()], 1);
-    let producer = Producer::to(&broker);
-    producer.send_all((0..900).map(letter));
-    producer.send_all([Outgoing { topic: rig.dead_letter.clone(), ..record(900) }]);
-    let mut config = rig.config(rig.service(10_000, "1s", "", ""));
-    config.kafka = "delivery = \"exactly_once\"".to_owned();
-    keep_redrive_key(&mut config);
-    let desk = Desk::new(&config);
-    let mut instances = Watermaster::start_all(&config, &["one", "two"]);
-
-    for reason in REASONS {
-        wait_shown(&instances, RECORDS, &[&format!("reason={reason:?}")], 100);
-    }
-    wait_shown(&instances, RECORDS, &["reason=\"_other\""], 1);
-    wait_shown(&instances, "watermaster_dead_letter_uncounted_offsets", &[], 0);
-    let age = shown(&instances, "watermaster_dead_letter_reason_oldest_seconds", &["reason=\"expired\""]);
-    assert!(age.1 == 1 && (3_600..4_000).contains(&age.0), "{age:?}");
-    wait_shown(&instances, JOBS, &["state=\"unfinished\""], 0);
-    producer.send_all((901..1_000).map(letter));
-    wait_shown(&instances, RECORDS, &[], 1_000);
-
-    // The position is in the middle of what was counted.
-    let done = desk.json("redrive", &["--limit", "300"]);
-    wait_shown(&instances, RECORDS, &[], 700);
-    let listed = desk.json("redrive", &["--dry-run"]);
-    assert_eq!((&listed["counts"]["read"], &done["complete"]), (&700.into(), &false.into()), "{listed} {done}");
-    // A slow job moves between any two looks.
-    let mut command = desk.command("redrive", &["--job", "slow", "--rate", "1"]);
-    let mut redrive = Process::start(command.stdout(Stdio::null()).stderr(Stdio::inherit()));
-    wait_shown(&instances, JOBS, &["state=\"running\""], 1);
-    wait_shown(&instances, JOBS, &["state=\"unfinished\""], 1);
-    redrive.signal(Signal::Kill);
-    wait_until("the killed redrive to end", DRAIN_TIMEOUT, || redrive.try_wait().is_some());
-    wait_shown(&instances, JOBS, &["state=\"unfinished\""], 2);
-    for job in ["slow", "default"] {
-        desk.json("redrive", &["--job", job]);
-    }
-    wait_shown(&instances, RECORDS, &[], 0);
-    instances.iter_mut().for_each(|one| assert_eq!(one.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", one.log()));
-    broker.delete(&[format!("{}.parked", rig.dead_letter)]);
 }

@@ -1,7 +1,6 @@
 //! End-to-end tests on a real Kafka: run `scripts/test`. Without a broker, only the tests of the oracle itself run.
 //! Tests in a module `long` run only with `scripts/test --long`.
 
-#[cfg(feature = "schema-registry")]
 #[path = "../../schemas/src/registry/tests/stub.rs"]
 mod registry_stub;
 #[path = "../support/mod.rs"]

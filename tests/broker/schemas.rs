@@ -1,7 +1,6 @@
 //! Clients in Avro, Protobuf and JSON values, by the schemas of a registry.
 
 /// These tests run only with `scripts/test --long`.
-#[cfg(feature = "schema-registry")]
 mod long {
     use std::collections::BTreeMap;
     use std::sync::Arc;

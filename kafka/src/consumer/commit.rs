@@ -83,7 +83,6 @@ impl Offsets {
     }
 
     /// Makes offsets of a group that nothing joins.
-    #[cfg(any(test, feature = "tools"))]
     pub(crate) fn of_group(list: TopicPartitionList, group: Arc<GroupMetadata>) -> Offsets {
         Offsets { lists: [list].into(), group, partitions: Vec::new() }
     }

@@ -15,7 +15,8 @@ use crate::assign::{self, Committed, StartRules};
 use crate::client::{KafkaError, create};
 use crate::end_probe::{EndProbe, Holes};
 use crate::ffi::{self, GroupMetadata};
-use crate::record::{Record, SourceIndex};
+use crate::record::Record;
+use crate::topics::SourceIndex;
 use crate::topics::{SourcePartition, Topics};
 use crate::{event::Event, login::Login, membership::Membership};
 

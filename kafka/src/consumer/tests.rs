@@ -11,7 +11,8 @@ use watermaster_settings::{OnDataLoss, Settings, config::Config};
 
 use super::commit::{MAX_REQUEST_BYTES, lists};
 use super::*;
-use crate::{embedded::Embedded, ffi, record::SourceIndex, topics::Topics};
+use crate::topics::{SourceIndex, Topics};
+use crate::{embedded::Embedded, ffi};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {

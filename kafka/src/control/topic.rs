@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings as settings;
 
+use crate::ask::{self, TopicFacts};
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::preflight::{TopicFacts, block_on};
 
 /// The replicas of a control topic on three brokers or more, unless the target has more.
 const REPLICAS: usize = 3;
@@ -104,16 +104,11 @@ pub fn ensure_topic(
     for (name, value) in settings_of(&insync) {
         new = new.set(name, value);
     }
-    let admin: AdminClient<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
-    let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
-    let created = block_on(admin.create_topics([&new], &options)).map_err(unanswered)?;
-    match created.into_iter().next() {
-        None | Some(Ok(_)) => {
-            Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS.saturating_sub(replicas), ..there })
-        }
+    match ask::create_topic(&config, &new, timeout).map_err(unanswered)? {
+        Ok(true) => Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS.saturating_sub(replicas), ..there }),
         // Another instance was faster.
-        Some(Err((_, Code::TopicAlreadyExists))) => Ok(there),
-        Some(Err((_, code))) => {
+        Ok(false) => Ok(there),
+        Err(code) => {
             let command = command(kafka, topic, replicas, &insync);
             Err(ControlTopicError::Refused { topic: topic.to_owned(), code, command })
         }

@@ -20,7 +20,7 @@ use super::reader::{Header, Reader};
 use crate::consumer::Offsets;
 use crate::ffi::{self, GroupMetadata, HeaderList, TopicHandle};
 use crate::producer::{self, MAX_TAINTED_STARTS, Transactions, transaction_timeout};
-use crate::{client::KafkaError, load::OpenError};
+use crate::{ask::AskError, client::KafkaError};
 
 /// The longest wait of one call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -77,7 +77,7 @@ impl Job {
     ///
     /// # Errors
     /// librdkafka refuses the configuration.
-    pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, OpenError> {
+    pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, AskError> {
         let (config, timeout) = (producer::transactional_config(kafka, transactional_id), transaction_timeout(kafka));
         let transactions = Transactions::new(&config, timeout)?;
         let metadata = GroupMetadata::unfenced(reader.consumer.client()).ok_or(KafkaError::NoGroup)?;

@@ -18,7 +18,7 @@ use watermaster_settings::Service;
 
 use super::runs::Runs;
 use super::{DoneState, Outgoing, Positions, Ranges, Reader};
-use crate::{assign::remaining, load::OpenError, record::NO_TIMESTAMP};
+use crate::{ask::AskError, assign::remaining, record::NO_TIMESTAMP};
 
 /// The number of offsets of a page. It is part of the entries' format.
 const PAGE: i64 = 4096;
@@ -71,7 +71,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The brokers do not answer within `timeout`, or refuse; or an entry is not of this format.
-    pub fn load(&mut self, reader: &mut Reader, timeout: Duration) -> Result<(), OpenError> {
+    pub fn load(&mut self, reader: &mut Reader, timeout: Duration) -> Result<(), AskError> {
         let deadline = Instant::now() + timeout;
         let id = reader.topic_id(remaining(deadline))?;
         let log = reader.log_bounds(&self.topic, remaining(deadline))?.unwrap_or(0..0);
@@ -82,7 +82,7 @@ impl Ledger {
         let range = self.next.max(log.start)..log.end;
         reader.read_log(&topic, range, deadline, |offset, key, value| {
             self.next = offset + 1;
-            let foreign = || OpenError::ForeignRecord { topic: topic.clone(), offset };
+            let foreign = || AskError::ForeignRecord { topic: topic.clone(), offset };
             self.apply(key, value).ok_or_else(foreign)
         })?;
         self.next = log.end;

@@ -11,9 +11,9 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::Kafka;
 
-use crate::load::{self, OpenError};
-use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
-use crate::topics::{SourcePartition, Topics};
+use crate::ask::{self, AskError};
+use crate::record::{Headers, NO_TIMESTAMP};
+use crate::topics::{SourceIndex, SourcePartition, Topics};
 use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, refusal::BrokerError};
 
 /// Bounds for the memory of records that are fetched ahead. A fetch is bounded as it comes: compressed records can take
@@ -80,9 +80,9 @@ impl Reader {
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
-    pub fn open(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Reader, OpenError> {
+    pub fn open(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
         let consumer = consumer(kafka, group, "earliest")?;
-        let count = load::partitions(&consumer, kafka, topic, timeout)?;
+        let count = ask::partitions(&consumer, kafka, topic, timeout)?;
         let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
         let (kafka, group, topics) = (kafka.clone(), group.to_owned(), Topics::new([topic]));
         Ok(Reader { consumer, kafka, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
@@ -102,7 +102,7 @@ impl Reader {
     ///
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
-    pub fn bounds(&self, timeout: Duration) -> Result<Ranges, OpenError> {
+    pub fn bounds(&self, timeout: Duration) -> Result<Ranges, AskError> {
         let found = assign::watermarks(&self.consumer, &self.topics, &self.partitions, Instant::now() + timeout);
         let found = found.map_err(|source| self.failed(source))?;
         Ok(found.into_iter().map(|((_, partition), (low, high))| (partition, low..high)).collect())
@@ -113,7 +113,7 @@ impl Reader {
     ///
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
-    pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, OpenError> {
+    pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, AskError> {
         let at = self.partitions.iter().map(|partition| (*partition, Offset::Offset(time_ms)));
         let found = self.consumer.offsets_for_times(self.topics.list_at(at), timeout);
         let entries = ffi::entries(&found.map_err(|source| self.failed(source))?);
@@ -131,12 +131,12 @@ impl Reader {
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic is refused.
-    pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, OpenError> {
+    pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, AskError> {
         let deadline = Instant::now() + timeout;
         let metadata = self.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
         let (client, broker) = (self.consumer.client(), metadata.orig_broker_id());
         ffi::topic_id(client, broker, self.topic(), assign::remaining(deadline)).map_err(|code| match code {
-            code if is_final(code) => OpenError::RefusedTopic { topic: self.topic().to_owned(), code },
+            code if is_final(code) => AskError::RefusedTopic { topic: self.topic().to_owned(), code },
             code => self.failed(ClientError::MetadataFetch(code)),
         })
     }
@@ -146,15 +146,15 @@ impl Reader {
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic is refused.
-    pub(super) fn log_bounds(&self, topic: &str, timeout: Duration) -> Result<Option<Range<i64>>, OpenError> {
+    pub(super) fn log_bounds(&self, topic: &str, timeout: Duration) -> Result<Option<Range<i64>>, AskError> {
         let deadline = Instant::now() + timeout;
-        match load::partitions(&self.consumer, &self.kafka, topic, timeout) {
-            Err(OpenError::MissingTopic { .. }) => return Ok(None),
+        match ask::partitions(&self.consumer, &self.kafka, topic, timeout) {
+            Err(AskError::MissingTopic { .. }) => return Ok(None),
             other => other?,
         };
         let first = (SourceIndex(0), 0);
         let found = assign::watermarks(&self.consumer, &Topics::new([topic]), &[first], deadline);
-        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         Ok(found.map_err(failed)?.get(&first).map(|(low, high)| *low..*high))
     }
 
@@ -164,12 +164,12 @@ impl Reader {
     /// The topic is refused, the range is not read until `deadline`, or `visit` fails.
     pub(super) fn read_log(
         &mut self, topic: &str, range: Range<i64>, deadline: Instant,
-        mut visit: impl FnMut(i64, &[u8], Option<&[u8]>) -> Result<(), OpenError>,
-    ) -> Result<(), OpenError> {
+        mut visit: impl FnMut(i64, &[u8], Option<&[u8]>) -> Result<(), AskError>,
+    ) -> Result<(), AskError> {
         if range.is_empty() {
             return Ok(());
         }
-        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         self.start(&Ranges::new())?;
         let at = [((SourceIndex(0), 0), Offset::Offset(range.start))];
         self.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(failed)?;
@@ -184,10 +184,10 @@ impl Reader {
                 Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => is_read = true,
                 // A client is told once that its group is refused, whatever it reads first.
                 Some(Err(ClientError::MessageConsumption(code @ Code::GroupAuthorizationFailed))) => {
-                    return Err(OpenError::RefusedGroup { group: self.group.clone(), code });
+                    return Err(AskError::RefusedGroup { group: self.group.clone(), code });
                 }
                 Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
-                    return Err(OpenError::RefusedTopic { topic: topic.to_owned(), code });
+                    return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
                 }
                 Some(Err(_)) | None if Instant::now() < deadline => {}
                 Some(Err(error)) => return Err(failed(error)),
@@ -202,13 +202,13 @@ impl Reader {
     ///
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
         if group == self.group {
             return self.committed(timeout);
         }
         let client = consumer(&self.kafka, group, "earliest")?;
         self.committed_by(&client, timeout).map_err(|error| match error {
-            OpenError::RefusedGroup { code, .. } => OpenError::RefusedGroup { group: group.to_owned(), code },
+            AskError::RefusedGroup { code, .. } => AskError::RefusedGroup { group: group.to_owned(), code },
             other => other,
         })
     }
@@ -217,14 +217,14 @@ impl Reader {
     ///
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
         self.committed_by(&self.consumer, timeout)
     }
 
     /// Returns the offsets that the group of `client` has committed, as [`committed`](Reader::committed) does.
     pub(super) fn committed_by(
         &self, client: &BaseConsumer<LoggingContext>, timeout: Duration,
-    ) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+    ) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
         let found = assign::committed(client, &self.topics, &self.partitions, timeout);
         let found = found.map_err(|error| self.group_error(client, error))?;
         let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
@@ -236,13 +236,13 @@ impl Reader {
 
     /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again,
     /// and tells only in an event that the group is refused.
-    fn group_error(&self, client: &BaseConsumer<LoggingContext>, error: ClientError) -> OpenError {
+    fn group_error(&self, client: &BaseConsumer<LoggingContext>, error: ClientError) -> AskError {
         while client.poll(Duration::ZERO).is_some() {}
         match client.context().last_error() {
             Some(BrokerError { code: code @ Code::GroupAuthorizationFailed, .. }) => {
-                OpenError::RefusedGroup { group: self.group.clone(), code }
+                AskError::RefusedGroup { group: self.group.clone(), code }
             }
-            _ => OpenError::Client(error.into()),
+            _ => AskError::Client(error.into()),
         }
     }
 
@@ -278,14 +278,14 @@ impl Reader {
     ///
     /// # Errors
     /// The topic is refused for good. Connections that break are not errors.
-    pub fn next(&mut self, wait: Duration) -> Result<Option<Letter>, OpenError> {
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Letter>, AskError> {
         self.next_with(wait, Letter::new)
     }
 
     /// Returns what `take` returns for the next record, as [`next`](Reader::next) returns the record.
     pub(super) fn next_with<T>(
         &mut self, wait: Duration, take: impl FnOnce(&BorrowedMessage<'_>) -> T,
-    ) -> Result<Option<T>, OpenError> {
+    ) -> Result<Option<T>, AskError> {
         let (taken, ended) = match self.consumer.poll(wait) {
             Some(Ok(message)) => {
                 let (partition, offset) = (message.partition(), message.offset());
@@ -296,7 +296,7 @@ impl Reader {
             // All stable records were read, and the end was one of them.
             Some(Err(ClientError::PartitionEOF(partition))) => (None, Some(partition)),
             Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
-                return Err(OpenError::RefusedTopic { topic: self.topic().to_owned(), code });
+                return Err(AskError::RefusedTopic { topic: self.topic().to_owned(), code });
             }
             Some(Err(_)) | None => (None, None),
         };
@@ -313,8 +313,8 @@ impl Reader {
         }
     }
 
-    fn failed(&self, source: ClientError) -> OpenError {
-        OpenError::Topic { topic: self.topic().to_owned(), source }
+    fn failed(&self, source: ClientError) -> AskError {
+        AskError::Topic { topic: self.topic().to_owned(), source }
     }
 }
 
@@ -342,8 +342,8 @@ impl Originals {
     /// No broker answers within `timeout`, or the topic is refused.
     pub fn read(
         &self, topic: &str, partition: i32, offset: i64, timeout: Duration,
-    ) -> Result<Option<Letter>, OpenError> {
-        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+    ) -> Result<Option<Letter>, AskError> {
+        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
         self.consumer.assign(&list).map_err(failed)?;
@@ -356,7 +356,7 @@ impl Originals {
                     Code::AutoOffsetReset | Code::OffsetOutOfRange => return Ok(None),
                     Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => return Ok(None),
                     code if is_final(code) => {
-                        return Err(OpenError::RefusedTopic { topic: topic.to_owned(), code });
+                        return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
                     }
                     _ => {}
                 },

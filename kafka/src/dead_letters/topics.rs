@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use watermaster_settings::Kafka;
 
 use super::reader::Reader;
-use crate::client::{self, KafkaError, LoggingContext};
-use crate::{load, load::OpenError, preflight::block_on};
+use crate::ask::{self, AskError};
+use crate::client;
 
 /// The brokers' default number of replicas.
 const REPLICATION: TopicReplication<'_> = TopicReplication::Fixed(-1);
@@ -18,7 +17,7 @@ const REPLICATION: TopicReplication<'_> = TopicReplication::Fixed(-1);
 ///
 /// # Errors
 /// The topic is missing and can't be made.
-pub fn ensure_parking(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, OpenError> {
+pub fn ensure_parking(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, AskError> {
     ensure(kafka, NewTopic::new(topic, reader.partition_count(), REPLICATION), reader, timeout).map(|(made, _)| made)
 }
 
@@ -27,29 +26,25 @@ pub fn ensure_parking(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Dura
 ///
 /// # Errors
 /// The topic is missing and can't be made, or has several partitions.
-pub fn ensure_ledger(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, OpenError> {
+pub fn ensure_ledger(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, AskError> {
     // Without compaction, retention would forget what is done.
     let new = NewTopic::new(topic, 1, REPLICATION).set("cleanup.policy", "compact");
     match ensure(kafka, new, reader, timeout)? {
         (made, 1) => Ok(made),
-        (_, partitions) => Err(OpenError::Partitions { topic: topic.to_owned(), partitions }),
+        (_, partitions) => Err(AskError::Partitions { topic: topic.to_owned(), partitions }),
     }
 }
 
 /// Makes the topic unless it is there. Returns whether it was made, and the number of its partitions.
-fn ensure(kafka: &Kafka, new: NewTopic<'_>, reader: &Reader, timeout: Duration) -> Result<(bool, i32), OpenError> {
+fn ensure(kafka: &Kafka, new: NewTopic<'_>, reader: &Reader, timeout: Duration) -> Result<(bool, i32), AskError> {
     let topic = new.name;
-    match load::partitions(&reader.consumer, kafka, topic, timeout) {
-        Err(OpenError::MissingTopic { .. }) => {}
+    match ask::partitions(&reader.consumer, kafka, topic, timeout) {
+        Err(AskError::MissingTopic { .. }) => {}
         other => return other.map(|partitions| (false, partitions)),
     }
-    let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
-    let config = client::config(kafka, &[], &[]);
-    let admin: AdminClient<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
-    let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
-    let made = block_on(admin.create_topics([&new], &options)).map_err(failed)?;
-    match made.into_iter().next() {
-        None | Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Ok((true, new.num_partitions)),
-        Some(Err(_)) => Err(OpenError::MissingTopic { topic: topic.to_owned() }),
+    match ask::create_topic(&client::config(kafka, &[], &[]), &new, timeout) {
+        Ok(Ok(_)) => Ok((true, new.num_partitions)),
+        Ok(Err(_)) => Err(AskError::MissingTopic { topic: topic.to_owned() }),
+        Err(source) => Err(AskError::Topic { topic: topic.to_owned(), source }),
     }
 }

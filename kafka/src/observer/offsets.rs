@@ -8,8 +8,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::pace::Offsets;
 
 use super::Observer;
+use crate::assign;
 use crate::client::{KafkaError, LoggingContext};
-use crate::ffi;
+use crate::topics::{SourceIndex, SourcePartition, Topics};
 
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -21,25 +22,16 @@ impl Observer {
     /// A broker does not answer in time, or refuses.
     pub fn offsets(&self, topic: &str, partitions: usize, timeout: Duration) -> Result<Vec<Offsets>, KafkaError> {
         self.prepare();
-        let mut list = TopicPartitionList::new();
-        for partition in 0..partitions {
-            list.add_partition(topic, partition as i32);
-        }
-        let mut committed = entries(&self.consumer.committed_offsets(list, timeout)?)?;
-        committed.retain(|entry| entry.offset >= 0);
-        if committed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut ends = TopicPartitionList::new();
-        for entry in &committed {
-            ends.add_partition(topic, entry.partition).set_offset(Offset::End)?;
-        }
-        let ends = entries(&self.consumer.offsets_for_times(ends, timeout)?)?;
-        let end_of = |partition| ends.iter().find(|end| end.partition == partition).map_or(0, |end| end.offset);
-        let offsets = committed.iter().map(|entry| Offsets {
-            partition: entry.partition,
-            end: end_of(entry.partition),
-            committed: entry.offset,
+        let topics = Topics::new([topic]);
+        let all: Vec<SourcePartition> = (0..partitions).map(|number| (SourceIndex(0), number as i32)).collect();
+        let mut committed = assign::committed(&self.consumer, &topics, &all, timeout)?;
+        committed.retain(|(_, committed)| committed.is_some());
+        committed.sort_unstable_by_key(|(partition, _)| *partition);
+        let asked: Vec<_> = committed.iter().map(|(partition, _)| *partition).collect();
+        let ends = assign::offsets(&self.consumer, &topics, &asked, Offset::End, Instant::now() + timeout)?;
+        let offsets = committed.into_iter().filter_map(|(partition, committed)| {
+            let end = ends.get(&partition).copied().unwrap_or(0);
+            Some(Offsets { partition: partition.1, end, committed: committed?.0 })
         });
         Ok(offsets.collect())
     }
@@ -73,13 +65,4 @@ fn next_record(consumer: &BaseConsumer<LoggingContext>, deadline: Instant) -> Re
         }
     }
     Err(ClientError::MessageConsumption(Code::OperationTimedOut).into())
-}
-
-/// Returns the entries of a list, or the first error of any partition.
-fn entries(list: &TopicPartitionList) -> Result<Vec<ffi::Entry>, ClientError> {
-    let entries = ffi::entries(list);
-    match entries.iter().find(|entry| entry.error != Code::NoError) {
-        Some(entry) => Err(ClientError::OffsetFetch(entry.error)),
-        None => Ok(entries),
-    }
 }

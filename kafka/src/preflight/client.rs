@@ -1,10 +1,8 @@
 //! Asks brokers about themselves and their topics.
 
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::collections::BTreeMap;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{collections::BTreeMap, future::Future, pin::pin};
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
@@ -15,7 +13,8 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::{GroupProtocol, Kafka, Settings};
 
 use super::brokers::{self, BrokerFacts};
-use super::{TRANSACTION_LOG, problem::Problem, topics::TopicFacts};
+use super::{TRANSACTION_LOG, problem::Problem};
+use crate::ask::{TopicFacts, block_on};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::{login::Login, refusal::Explanations};
 
@@ -181,24 +180,6 @@ impl PreflightClient {
             config: config.map(entries),
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
             transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
-        }
-    }
-}
-
-/// Runs a future that another thread completes, with or without a runtime around it.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
         }
     }
 }

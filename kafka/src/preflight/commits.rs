@@ -14,7 +14,7 @@ use crate::assign::{committed, remaining};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::consumer::group_id;
 use crate::observer::Observer;
-use crate::record::SourceIndex;
+use crate::topics::SourceIndex;
 use crate::topics::{SourcePartition, Topics};
 
 /// The longest time between the two looks. A longer `interval` is not checked.

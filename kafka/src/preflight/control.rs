@@ -2,7 +2,8 @@
 
 use rdkafka::admin::ConfigResource;
 
-use super::{problem::Problem, topics::TopicFacts};
+use super::problem::Problem;
+use crate::ask::TopicFacts;
 use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES, REQUIRED_SETTINGS};
 
 /// Compares a control topic with what a group needs, and with the service's target: a control topic that loses records

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use crate::assign::{committed, remaining, watermarks};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::consumer::group_id;
-use crate::record::SourceIndex;
+use crate::topics::SourceIndex;
 use crate::topics::{SourcePartition, Topics};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.

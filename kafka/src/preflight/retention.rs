@@ -9,10 +9,10 @@ use watermaster_core::policy::{Mode, Overflow};
 use watermaster_settings::{Kafka, Service, Source};
 
 use super::problem::Problem;
-use super::topics::TopicFacts;
+use crate::ask::TopicFacts;
 use crate::assign::watermarks;
 use crate::client::{self, KafkaError};
-use crate::record::SourceIndex;
+use crate::topics::SourceIndex;
 use crate::topics::{SourcePartition, Topics};
 
 /// Returns each source of one client whose topic keeps more records than its client's part of the capacity admits in

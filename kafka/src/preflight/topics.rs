@@ -1,42 +1,14 @@
 //! Compares the topics of a service: target and dead-letter topic must accept all records of the sources.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use rdkafka::admin::ConfigResource;
 use watermaster_settings::Service;
 
 use super::problem::{Finding, Problem};
+use crate::ask::TopicFacts;
 
 /// Room for the headers that a rejected record gains, with names of the greatest length.
 const HEADER_ROOM: u64 = 2048;
-
-/// Properties of a topic; `None` where the broker does not tell.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TopicFacts {
-    pub partitions: usize,
-    pub replication: usize,
-    pub max_message_bytes: Option<u64>,
-    pub min_insync_replicas: Option<u64>,
-    /// `None` also if unlimited.
-    pub retention: Option<Duration>,
-    pub compacted: Option<bool>,
-}
-
-impl TopicFacts {
-    /// Returns the number of replicas that hold each record before it counts as written.
-    pub(crate) fn in_sync(&self) -> Option<u64> {
-        Some(self.min_insync_replicas?.min(self.replication as u64))
-    }
-
-    pub(super) fn apply(&mut self, config: &ConfigResource) {
-        let value = |name: &str| config.get(name)?.value.clone();
-        let number = |name: &str| value(name)?.parse::<i64>().ok();
-        self.max_message_bytes = number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
-        self.min_insync_replicas = number("min.insync.replicas").and_then(|count| count.try_into().ok());
-        self.retention = number("retention.ms").and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
-        self.compacted = value("cleanup.policy").map(|policy| policy.contains("compact"));
-    }
-}
 
 pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
     let outputs = [service.target.as_str(), service.dead_letter.as_str()];

@@ -5,7 +5,8 @@ use watermaster_settings::{config::Config, token::Token};
 use super::*;
 use crate::dead_letters::{Header, Outgoing};
 use crate::headers::{ATTEMPT, REDRIVE};
-use crate::record::{NO_TIMESTAMP, Record, SourceIndex};
+use crate::record::{NO_TIMESTAMP, Record};
+use crate::topics::SourceIndex;
 
 const CONFIG: &str = "
 [[service]]
@@ -48,7 +49,7 @@ fn read(record: &Outgoing, seal: &Header) -> Record<'static> {
 
 fn counts(record: &Record<'_>, service: &Service, topic: &str) -> bool {
     let source = Source { topic: topic.to_owned(), ..service.sources[0].clone() };
-    record.contents().unwrap().is_redriven(record.origin, service, &source)
+    is_redriven(&record.contents().unwrap(), record.origin, service, &source)
 }
 
 #[test]

@@ -6,8 +6,6 @@ use strum::VariantNames;
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
 use watermaster_core::reason::Reason;
-use watermaster_kafka::dead_letters::{Counted, REASON_LABELS};
-use watermaster_tools::dlq::JobState;
 
 use super::CHANGE_DIRECTIONS;
 use crate::metrics::{ServiceMetrics, counters::Decisions, text::Samples};
@@ -50,34 +48,6 @@ fn age(time_ms: Option<i64>) -> f64 {
     let then = Duration::from_millis(time_ms.and_then(|time| u64::try_from(time).ok()).unwrap_or(0));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if then.is_zero() { 0.0 } else { now.saturating_sub(then).as_secs_f64() }
-}
-
-fn counted(service: &ServiceMetrics) -> Option<Counted> {
-    service.observed.unread?.counted
-}
-
-pub(super) fn dead_letters(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(counted) = counted(service) {
-        out.put_each(&REASON_LABELS, counted.tallies.map(|tally| tally.records));
-    }
-}
-
-pub(super) fn dead_letter_ages(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(counted) = counted(service) {
-        out.put_each(&REASON_LABELS, counted.tallies.map(|tally| age(tally.oldest_ms)));
-    }
-}
-
-pub(super) fn uncounted_dead_letters(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(counted) = counted(service) {
-        out.put(counted.uncounted);
-    }
-}
-
-pub(super) fn redrive_jobs(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(jobs) = service.observed.jobs {
-        out.put_each(JobState::VARIANTS, jobs);
-    }
 }
 
 pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {

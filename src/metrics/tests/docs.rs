@@ -10,8 +10,6 @@ use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState};
 use watermaster_core::reason::Reason;
-use watermaster_kafka::dead_letters::REASON_LABELS;
-use watermaster_tools::dlq::JobState;
 
 const HEAD: &str = "\
 # Metrics
@@ -35,8 +33,7 @@ No engine asks for `watermaster_source_partitions` and `watermaster_target_lag_r
 every 10 s. If the brokers do not answer, the number of partitions stays as it is, the lag vanishes, and a line of the log
 says why. The lag exists only with `consumer_group`, and only while that group has a committed offset. The metrics of
 the search for the capacity exist only with `[service.pace]` ([pace.md](pace.md)).
-The same thread looks at dead letters and redrive jobs: `watermaster_dead_letter_*` and `watermaster_redrive_jobs` are
-missing while unknown, and the labels `reason` and `state` of these exist only at one instance of a group
+The same thread looks at dead letters: `watermaster_dead_letter_*` are missing while unknown
 ([dead-letters.md](dead-letters.md#metrics)).
 `watermaster_engine_busy_seconds_total` grows by at most one second a second: near that, the engine is at its limit.
 
@@ -88,13 +85,11 @@ records of no client, and clients that lost their label. |
 ",
     );
     push_values(page, "`reason` of a rejection", Reason::NAMES);
-    push_values(page, "`reason` of a dead letter", &REASON_LABELS);
     push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a change of the found capacity", ChangeCause::VARIANTS);
     push_values(page, "`direction` of such a change", &CHANGE_DIRECTIONS);
     push_values(page, "`state` of the search for the capacity", PaceState::VARIANTS);
-    push_values(page, "`state` of redrive jobs", JobState::VARIANTS);
     push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
     push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
     push_values(page, "`outcome` of a request to the schema registry", SCHEMA_OUTCOMES);

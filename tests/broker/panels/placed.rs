@@ -142,11 +142,8 @@ const PLATFORM: &[Placed] = &[
     panel(5, "Delayed records by partition", &[SHAPED]),
     panel(6, "Oldest delayed record against retention", &[SHAPED]),
     panel(7, "Stubs", &[ILL_HEALTH]),
-    panel(52, "Dead letters by reason", &[REJECTED]),
-    panel(53, "Oldest dead letter by reason", &[REJECTED]),
-    panel(54, "Dead letters not counted", &[REJECTED, Needs::Quiet(REJECTS)]),
-    // No redrive runs.
-    panel(55, "Redrive jobs", &[Needs::Quiet(REJECTS)]),
+    panel(52, "Open dead letters", &[REJECTED]),
+    panel(53, "Oldest open dead letter", &[REJECTED]),
     panel(9, "Rounds by outcome", &[SHAPED]),
     panel(10, "Round duration", &[SHAPED]),
     panel(11, "Round duration by phase", &[SHAPED]),

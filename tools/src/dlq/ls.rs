@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, DoneState, Job, Letter};
-use watermaster_kafka::load::OpenError;
 
 use super::origin::Origin;
 use super::{DlqError, TopicArgs, read_ledger, read_selected, select::SelectArgs};
@@ -114,7 +114,7 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
             })?;
         }
         // A redrive makes this topic.
-        Err(OpenError::MissingTopic { topic }) if args.topic.parked => listing.topic = topic,
+        Err(AskError::MissingTopic { topic }) if args.topic.parked => listing.topic = topic,
         Err(error) => return Err(error.into()),
     }
     listing.groups = groups.into_values().collect();

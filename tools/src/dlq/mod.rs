@@ -10,7 +10,6 @@
 mod close;
 mod dry_run;
 mod export;
-mod jobs;
 mod ls;
 mod origin;
 mod pace;
@@ -26,16 +25,14 @@ use std::io;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Reader};
-use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, fail};
 use crate::sources::{ServiceError, service_of};
 use origin::Origin;
 use select::SelectArgs;
-
-pub use jobs::{JobCounts, JobState, count_jobs};
 
 /// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,7 +84,7 @@ enum DlqError {
     #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] AskError),
     #[error("error: {0}")]
     Usage(String),
     #[error("error: {0}")]
@@ -112,7 +109,7 @@ impl DlqError {
     fn exit(&self) -> Exit {
         match self {
             DlqError::Service(error) => error.exit(),
-            DlqError::Open(OpenError::Unreachable { .. } | OpenError::Topic { .. }) | DlqError::Unreachable(_) => {
+            DlqError::Open(AskError::Unreachable { .. } | AskError::Topic { .. }) | DlqError::Unreachable(_) => {
                 Exit::Unreachable
             }
             DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
@@ -141,14 +138,14 @@ impl TopicArgs {
     }
 
     /// Makes a client that reads the topic, with the committed offsets of `group`.
-    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, OpenError> {
+    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, AskError> {
         let topic = if self.parked { service.parked() } else { service.dead_letter.clone() };
         Reader::open(kafka, group, &topic, CONNECT_TIMEOUT)
     }
 }
 
 /// Reads the ledger for the topic of `reader`.
-fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, OpenError> {
+fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, AskError> {
     let mut ledger = Ledger::new(service, reader);
     ledger.load(reader, CONNECT_TIMEOUT)?;
     let default = reader.committed_of(&Job::group(kafka, service, DEFAULT_JOB), CONNECT_TIMEOUT)?;

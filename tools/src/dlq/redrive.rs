@@ -9,7 +9,7 @@ use watermaster_kafka::dead_letters::{
     DEFAULT_JOB, DoneState, Holder, Job, JobError, Ledger, Letter, Originals, Outgoing, Positions, Reader,
 };
 use watermaster_kafka::dead_letters::{ensure_ledger, ensure_parking};
-use watermaster_kafka::{headers, load::OpenError, load::find_topics};
+use watermaster_kafka::{ask::AskError, ask::find_topics, headers};
 use watermaster_settings::{Kafka, Service};
 
 use super::dry_run::dry_run;
@@ -338,13 +338,13 @@ impl<'s> Redrive<'s> {
 
     /// Asks until there is an answer; waits for brokers that are away.
     fn patiently<T>(
-        &mut self, what: &str, mut ask: impl FnMut(&mut Self) -> Result<T, OpenError>,
+        &mut self, what: &str, mut ask: impl FnMut(&mut Self) -> Result<T, AskError>,
     ) -> Result<T, DlqError> {
         let mut waiting = BrokerWait::new();
         loop {
             match ask(self) {
                 Ok(answer) => return Ok(answer),
-                Err(error @ (OpenError::Unreachable { .. } | OpenError::Topic { .. } | OpenError::Client(_))) => {
+                Err(error @ (AskError::Unreachable { .. } | AskError::Topic { .. } | AskError::Client(_))) => {
                     if !waiting.goes_on(&error) || self.see_interrupt() {
                         return Err(DlqError::Unreachable(format!("{what}: {error}")));
                     }

@@ -35,12 +35,6 @@ pub(super) fn is_former(committed: &Positions) -> bool {
     extents.into_iter().any(|extent| extent.again.is_none())
 }
 
-/// Returns whether a job has reached its end in a partition, by its committed offset and the metadata; also if another
-/// program committed it.
-pub(super) fn is_at_end(offset: i64, extent: &str) -> bool {
-    serde_json::from_str(extent).map_or(true, |extent: Extent| offset >= extent.end)
-}
-
 /// The part of the dead letters that a job is about.
 pub(super) struct Scope {
     pub(super) select: SelectArgs,

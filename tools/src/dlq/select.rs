@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use watermaster_core::reason::Reason;
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{Letter, Ranges, Reader};
-use watermaster_kafka::load::OpenError;
 
 use super::origin::Origin;
 use crate::moment::{millis, moment};
@@ -111,7 +111,7 @@ impl SelectArgs {
     ///
     /// # Errors
     /// No broker answers in time.
-    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, OpenError> {
+    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, AskError> {
         let mut ranges = reader.bounds(timeout)?;
         ranges.retain(|partition, _| self.partition.is_none_or(|only| only == *partition));
         if let Some(offsets) = &self.offsets {

@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use watermaster_core::{offset_map, tracker::Tracker};
-use watermaster_kafka::load::{RecordPosition, committed};
-use watermaster_kafka::{KafkaError, record::SourceIndex};
+use watermaster_kafka::{KafkaError, topics::SourceIndex};
+use watermaster_kafka::{ask::committed, load::RecordPosition};
 use watermaster_settings::{Kafka, Service};
 
 use super::account::Account;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use std::{io, io::IsTerminal as _, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
-use watermaster_kafka::load::OpenError;
+use watermaster_kafka::ask::AskError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
@@ -88,7 +88,7 @@ enum LoadError {
 impl LoadError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
+            Self::Session(SessionError::Open(AskError::Unreachable { .. })) => Exit::Unreachable,
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
             Self::Service(error) => error.exit(),
             Self::Unwritable { .. } => Exit::Usage,

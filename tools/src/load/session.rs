@@ -5,7 +5,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{collections::BTreeMap, fmt::Display, io, sync::Arc, thread, thread::JoinHandle};
 
-use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, OpenError, Watcher, find_topics};
+use watermaster_kafka::ask::{AskError, find_topics};
+use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, Watcher};
 use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
 
@@ -34,7 +35,7 @@ const LEAD: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] AskError),
     #[error("can't start a thread")]
     Thread(#[from] io::Error),
     #[error("the clock is before 1970 or in the far future")]
@@ -73,7 +74,7 @@ impl Session {
             // The account may be closed already.
             let _ = delivered.send(event_of(delivery));
         };
-        let producer = LoadProducer::new(kafka, on_delivery).map_err(OpenError::from)?;
+        let producer = LoadProducer::new(kafka, on_delivery).map_err(AskError::from)?;
         let start = soon()?;
         let run = format!("{:x}", start.epoch_us);
         let watch = watcher.map(|watcher| watch(watcher, run.clone(), start, sender.clone())).transpose()?;

@@ -13,7 +13,7 @@ use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use watermaster_kafka::load::OpenError;
+use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
@@ -66,7 +66,7 @@ enum RecordingError {
     #[error("error: service {service}: no topic matches the patterns of its sources")]
     NoSource { service: String },
     #[error("error: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] AskError),
     #[error("error: {0}")]
     Log(#[from] LogError),
     #[error("error: {topic}/{partition}: no answer from the brokers for {} s: {why}", .waited.as_secs())]
@@ -81,7 +81,7 @@ impl RecordingError {
     fn exit(&self) -> Exit {
         match self {
             Self::Service(error) => error.exit(),
-            Self::NoProgress { .. } | Self::Open(OpenError::Unreachable { .. }) => Exit::Unreachable,
+            Self::NoProgress { .. } | Self::Open(AskError::Unreachable { .. }) => Exit::Unreachable,
             Self::Config(_) | Self::NoSource { .. } | Self::NeedsSchemas { .. } | Self::Open(_) => Exit::Config,
             Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
             Self::Log(_) | Self::Signals(_) => Exit::Stopped,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use watermaster_kafka::record::Record;
+use watermaster_kafka::{record::Record, redrive};
 use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
 use watermaster_settings::{Service, Source};
 
@@ -34,7 +34,7 @@ pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: i
         let bytes = size(record.into_stub().cost());
         return take(Sample { sender: Sampled::Oversized, bytes, retried: false });
     };
-    let sender = if contents.is_redriven(record.origin, service, source) {
+    let sender = if redrive::is_redriven(&contents, record.origin, service, source) {
         Sampled::Client(Cow::Borrowed(&service.redrive_client))
     } else {
         match identify(&service.client_from, &contents, source, &NoSchemas) {

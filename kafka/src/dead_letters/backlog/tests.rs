@@ -2,13 +2,12 @@ use std::path::Path;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::{Settings, config::Config};
 
 use super::*;
-use crate::dead_letters::{DoneState, Holder, Tally};
+use crate::dead_letters::{DoneState, Holder};
 use crate::embedded::Embedded;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,14 +48,11 @@ impl Letters {
         Backlog::open(&settings.kafka, &settings.services[0], TIMEOUT).unwrap()
     }
 
-    /// Writes dead letters with these reasons and times.
-    fn write(&self, partition: i32, letters: &[(&str, i64)]) {
-        for (reason, time) in letters {
-            let header = |key, value| Header { key, value: Some(value) };
-            let headers = OwnedHeaders::new().insert(header("throttle-reason", "of the record itself"));
-            let headers = headers.insert(header("throttle-reason", *reason)).insert(header("later", "x"));
+    /// Writes dead letters with these times.
+    fn write(&self, partition: i32, times: &[i64]) {
+        for time in times {
             let record = BaseRecord::<(), str>::to(TOPIC).partition(partition).payload("x").timestamp(*time);
-            self.producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+            self.producer.send(record).map_err(|(error, _)| error).unwrap();
         }
         self.producer.flush(TIMEOUT).unwrap();
     }
@@ -89,47 +85,32 @@ impl Letters {
     }
 }
 
-/// Looks until all dead letters are counted, and returns the tallies that are not empty.
-fn shown(backlog: &mut Backlog) -> Vec<(&'static str, u64, i64)> {
-    let deadline = Instant::now() + TIMEOUT;
-    let counted = loop {
-        let counted = backlog.look(true, TIMEOUT).unwrap().counted.expect("they are counted");
-        if counted.uncounted == 0 {
-            break counted;
-        }
-        assert!(Instant::now() < deadline, "{counted:?}");
-    };
-    let shown = crate::dead_letters::REASON_LABELS.into_iter().zip(counted.tallies);
-    let shown = shown.map(|(label, Tally { records, oldest_ms })| (label, records, oldest_ms.unwrap_or(-1)));
-    shown.filter(|(_, records, _)| *records > 0).collect()
-}
-
 #[test]
-fn dead_letters_are_counted_by_reason_from_the_position_of_the_job() {
+fn open_dead_letters_are_those_that_no_job_has_passed_and_the_ledger_does_not_hold() {
     let letters = Letters::new();
     let mut backlog = letters.backlog();
-    let mut look = || shown(&mut backlog);
-    assert_eq!(look(), []);
-    letters.write(0, &[("expired", 30), ("expired", 20), ("queue_full", 10)]);
-    letters.write(1, &[("com.example.Error", 5), ("expired", 40)]);
-    assert_eq!(look(), [("queue_full", 1, 10), ("expired", 3, 20), ("_other", 1, 5)]);
-    letters.write(0, &[("queue_full", 7)]);
-    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 3, 20), ("_other", 1, 5)]);
-    // Another job does a dead letter in the middle; the job of all dead letters passes a part of a chunk, then all of a
-    // partition.
+    let mut look = || {
+        let unread = backlog.look(TIMEOUT).unwrap();
+        (unread.offsets, unread.oldest_ms)
+    };
+    assert_eq!(look(), (0, None));
+    letters.write(0, &[30, 20, 10]);
+    letters.write(1, &[5, 40]);
+    assert_eq!(look(), (5, Some(5)));
     letters.record(&[(1, 0)]);
-    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 3, 20)]);
-    letters.move_job(0, 1);
-    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 2, 20)]);
-    letters.move_job(1, 2);
-    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 1, 20)]);
-    let unread = backlog.look(false, TIMEOUT).unwrap();
-    assert_eq!((unread.offsets, unread.oldest_ms), (3, Some(20)));
-    assert_eq!(backlog.look(false, TIMEOUT).unwrap().counted, None);
-    assert!(backlog.chunks.is_empty());
-    assert_eq!(shown(&mut backlog), [("queue_full", 2, 7), ("expired", 1, 20)]);
-    letters.record(&[(0, 1), (0, 3)]);
-    assert_eq!(shown(&mut backlog), [("queue_full", 1, 10)]);
+    assert_eq!(look(), (4, Some(30)));
+    letters.record(&[(1, 1), (0, 0), (0, 1)]);
+    assert_eq!(look(), (1, Some(10)));
     letters.record(&[(0, 2)]);
-    assert_eq!(backlog.look(true, TIMEOUT).unwrap(), Unread { counted: Some(Counted::default()), ..Unread::default() });
+    assert_eq!(look(), (0, None));
+}
+
+/// A version without a ledger left only the committed offsets of its job.
+#[test]
+fn dead_letters_that_the_job_of_a_former_version_passed_are_not_open() {
+    let letters = Letters::new();
+    letters.write(0, &[30, 20, 10]);
+    letters.move_job(0, 1);
+    let unread = letters.backlog().look(TIMEOUT).unwrap();
+    assert_eq!((unread.offsets, unread.oldest_ms), (2, Some(20)));
 }
