@@ -7,6 +7,7 @@ mod show;
 mod version;
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use watermaster_settings::{LogFormat, config::Config};
@@ -19,8 +20,8 @@ use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
 use watermaster_tools::trace::{self, TraceArgs};
 
-use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
-use crate::telemetry;
+use watermaster::run::{self, Ending, HttpError, Options, Running, StartError, WatchedFiles};
+use watermaster::telemetry;
 
 const ABOUT: &str = "\
 Shares the capacity of a service behind Kafka among its clients.
@@ -128,7 +129,7 @@ pub fn main() -> Exit {
     }
     match command {
         Command::Run(args) => run(&args),
-        Command::Demo(args) => demo::run(&args, |config| Ok(start_for_demo(config)?)),
+        Command::Demo(args) => demo::run(&args, |config| Ok(InProcess(start_for_demo(config)?))),
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::run(&args),
@@ -156,7 +157,29 @@ fn run(args: &RunArgs) -> Exit {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
     let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast, watched };
-    run::run(args.file.paths.clone(), config, options)
+    match run::run(args.file.paths.clone(), config, options) {
+        Ending::Done => Exit::Done,
+        Ending::Unreachable => Exit::Unreachable,
+        Ending::Stopped => Exit::Stopped,
+        Ending::Refused => Exit::Config,
+    }
+}
+
+/// The throttler that the demo runs in this process.
+struct InProcess(Running);
+
+impl demo::Running for InProcess {
+    fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    fn stop(self) -> Result<(), demo::AnyError> {
+        Ok(self.0.stop()?)
+    }
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.

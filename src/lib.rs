@@ -1,7 +1,7 @@
-//! Watermaster: a fair-share throttler for Kafka.
+//! Watermaster: a fair-share throttler for Kafka. The command line is in the program, `main.rs`, which joins this library with
+//! the tools.
 
 pub mod admin;
-pub mod cli;
 pub mod clock;
 pub mod engine;
 pub mod heartbeat;

@@ -1,4 +1,6 @@
-//! The `watermaster` command: the library's command line, by default with jemalloc as the process's allocator.
+//! The `watermaster` command, by default with jemalloc as the process's allocator.
+
+mod cli;
 
 use std::process::ExitCode;
 
@@ -7,5 +9,5 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    watermaster::cli::main().into()
+    cli::main().into()
 }

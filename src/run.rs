@@ -25,7 +25,6 @@ use http::HttpServer;
 pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
 use watermaster_settings::{Settings, config::Config};
-use watermaster_tools::{cli::Exit, demo};
 
 /// The interval at which the shutdown flag, or the end of the engines, is looked for.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -61,29 +60,42 @@ pub struct Options {
     pub watched: Option<WatchedFiles>,
 }
 
+/// The way in which a run ended; the log tells the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// A signal stopped it, and all services have drained.
+    Done,
+    /// No broker answered.
+    Unreachable,
+    /// No service is left running, or a second signal came.
+    Stopped,
+    /// The configuration can't be run.
+    Refused,
+}
+
 /// Runs the throttler with the files at `paths` until a signal stops it or no service is left running.
-pub fn run(paths: Vec<PathBuf>, config: Config, options: Options) -> Exit {
+pub fn run(paths: Vec<PathBuf>, config: Config, options: Options) -> Ending {
     let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
             error!("cannot start: {why}");
-            return Exit::Stopped;
+            return Ending::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(paths, config, options)).unwrap_or_else(|why| {
+    let ending = runtime.block_on(supervise(paths, config, options)).unwrap_or_else(|why| {
         error!("{why}");
-        Exit::Config
+        Ending::Refused
     });
     // A preflight check may still be running; it ends with the process.
     runtime.shutdown_background();
-    exit
+    ending
 }
 
 fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Exit, HttpError> {
+async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Ending, HttpError> {
     let settings = &config.settings;
     let parts = Parts::new(Some(paths), &config);
     let http = HttpServer::start(settings, &parts).await?;
@@ -92,15 +104,15 @@ async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) ->
     if let Some(files) = options.watched.take() {
         watch::reload_on_change(files, &parts.configuration);
     }
-    let exit = tokio::select! {
-        exit = work(settings, &parts, &options) => exit,
+    let ending = tokio::select! {
+        ending = work(settings, &parts, &options) => ending,
         () = signals::second_stop_signal(&parts.stop) => {
             warn!("a second signal: leaving without draining");
-            Exit::Stopped
+            Ending::Stopped
         }
     };
     http.stop().await;
-    Ok(exit)
+    Ok(ending)
 }
 
 fn log_start(config: &Config) {
@@ -123,7 +135,7 @@ fn log_start(config: &Config) {
 }
 
 /// Checks the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
+async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Ending {
     let fail_fast = options.fail_fast;
     let check = {
         let (settings, handles) = (settings.clone(), parts.handles.clone());
@@ -134,18 +146,18 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
         report = tokio::task::spawn_blocking(check) => report,
         () = stopped(&parts.stop) => {
             info!("stopped before any service was started");
-            return Exit::Done;
+            return Ending::Done;
         }
     };
     let report = match report {
         Ok(Ok(report)) => report,
         Ok(Err(error)) => {
             error!("{error}");
-            return if matches!(error, ConnectError::Client(_)) { Exit::Config } else { Exit::Unreachable };
+            return if matches!(error, ConnectError::Client(_)) { Ending::Refused } else { Ending::Unreachable };
         }
         Err(why) => {
             error!("checking the topics failed: {why}");
-            return Exit::Stopped;
+            return Ending::Stopped;
         }
     };
     report.names.iter().for_each(|names| parts.configuration.discovered(names.clone()));
@@ -155,12 +167,12 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
     let failed = parts.fleet.wait().await;
     if !parts.stop.load(Ordering::Relaxed) {
         error!("no service is left running");
-        return Exit::Stopped;
+        return Ending::Stopped;
     }
     if failed == 0 {
         info!("drained, leaving");
     }
-    Exit::Done
+    Ending::Done
 }
 
 async fn stopped(stop: &AtomicBool) {
@@ -206,25 +218,29 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     Ok(Running { stop: parts.stop, fleet: parts.fleet, http, runtime })
 }
 
-impl demo::Running for Running {
-    fn address(&self) -> SocketAddr {
+impl Running {
+    /// Returns the address of the HTTP API.
+    pub fn address(&self) -> SocketAddr {
         self.http.address
     }
 
     /// Reports whether every service has ended, which happens without a stop only after fatal errors.
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.fleet.has_ended()
     }
 
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
-    fn stop(self) -> Result<(), demo::AnyError> {
+    ///
+    /// # Errors
+    /// Services met fatal errors.
+    pub fn stop(self) -> Result<(), ServicesFailed> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {
             let failed = self.fleet.wait().await;
             self.http.stop().await;
             failed
         });
-        if failed == 0 { Ok(()) } else { Err(ServicesFailed(failed).into()) }
+        if failed == 0 { Ok(()) } else { Err(ServicesFailed(failed)) }
     }
 }
 
@@ -237,7 +253,6 @@ mod tests {
     use super::*;
     use watermaster_core::policy::Mode;
     use watermaster_kafka::embedded::Embedded;
-    use watermaster_tools::demo::Running as _;
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
