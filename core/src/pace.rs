@@ -153,9 +153,10 @@ impl Pace {
         }
         let ends: i64 = offsets.iter().map(|one| one.end).sum();
         let others = i128::from(ends) - i128::from(admitted);
+        let observes = self.params.control == Control::Observe;
         match self.signals.are_stalled() {
             true => self.rates.clear(),
-            false => self.rates.push(now, self.signals.commits(), others, is_busy),
+            false => self.rates.push(now, self.signals.commits(), others, is_busy, observes),
         }
         let (late, target) = (self.signals.late(), self.params.target(self.known_estimate()));
         self.brake = brake(late, target);

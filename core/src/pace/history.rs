@@ -79,8 +79,10 @@ impl FinishedRates {
     }
 
     /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.
-    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool) {
-        self.steady.push(now, commits.clone(), others);
+    pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool, observes: bool) {
+        if observes {
+            self.steady.push(now, commits.clone(), others);
+        }
         match is_busy {
             true => self.recent.push(now, commits, others),
             false => self.recent.polls.clear(),
