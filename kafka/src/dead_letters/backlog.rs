@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
+use rdkafka::consumer::BaseConsumer;
 use watermaster_settings::{Kafka, Service};
 
 use super::reader::position_client;
-use super::{Job, Ledger, Positions, Ranges, Reader};
-use crate::{ask::AskError, assign::remaining, record::NO_TIMESTAMP};
+use super::{Job, Ledger, Ranges, Reader};
+use crate::{ask::AskError, assign::remaining, client::LoggingContext, record::NO_TIMESTAMP};
 
 /// The job of a redrive of all dead letters.
 pub const DEFAULT_JOB: &str = "default";
@@ -27,8 +28,8 @@ pub struct Unread {
 pub struct Backlog {
     reader: Reader,
     ledger: Ledger,
-    /// The position of the job `default`. It is asked for once: jobs of this version tell the ledger, too.
-    default: Positions,
+    /// Asks for the position of the job `default`.
+    position: BaseConsumer<LoggingContext>,
     /// The begin of the open dead letters, by partition.
     fronts: BTreeMap<i32, Front>,
 }
@@ -50,8 +51,8 @@ impl Backlog {
     pub fn open(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, AskError> {
         let group = Job::group(kafka, service, DEFAULT_JOB);
         let reader = Reader::open(kafka, &group, &service.dead_letter, timeout)?;
-        let default = reader.committed_by(&position_client(kafka, &group)?, timeout)?;
-        Ok(Backlog { ledger: Ledger::new(service, &reader), reader, default, fronts: BTreeMap::new() })
+        let (ledger, position) = (Ledger::new(service, &reader), position_client(kafka, &group)?);
+        Ok(Backlog { reader, ledger, position, fronts: BTreeMap::new() })
     }
 
     /// Looks once. The first open record of each partition is read only where that moved.
@@ -60,15 +61,18 @@ impl Backlog {
     /// A broker does not answer within `timeout`, or refuses.
     pub fn look(&mut self, timeout: Duration) -> Result<Unread, AskError> {
         let deadline = Instant::now() + timeout;
-        // Errors of connections pile up until they are polled, and a token of OAuth is renewed by a poll.
-        while self.reader.consumer.poll(Duration::ZERO).is_some() {}
+        for client in [&self.position, &self.reader.consumer] {
+            // Errors of connections pile up until they are polled, and a token of OAuth is renewed by a poll.
+            while client.poll(Duration::ZERO).is_some() {}
+        }
         let topic = self.ledger.letters_id().to_owned();
         self.ledger.load(&mut self.reader, timeout)?;
         if self.ledger.letters_id() != topic {
             self.fronts.clear();
         }
+        let default = self.reader.committed_by(&self.position, remaining(deadline))?;
         let mut ranges = self.reader.bounds(remaining(deadline))?;
-        self.ledger.pass(&self.default, &ranges);
+        self.ledger.pass(&default, &ranges);
         self.find_fronts(&mut ranges, deadline)?;
         let open = |(partition, range): (&i32, &Range<i64>)| {
             (range.end - range.start).unsigned_abs() - self.ledger.done(*partition, range.clone())
