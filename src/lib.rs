@@ -1,4 +1,4 @@
-//! Watermaster: a fair-share throttler for Kafka. The command line is in the program, `main.rs`, which joins this library with
+//! Watermaster: a fair-share throttler for Kafka. The program `main.rs` joins this library with its command line and
 //! the tools.
 
 pub mod admin;

@@ -30,7 +30,7 @@ use watermaster_settings::{
 };
 
 /// A limit for every wait, longer than any of them takes.
-const TIMEOUT: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(20);
 
 struct Bench {
