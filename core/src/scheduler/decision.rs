@@ -64,7 +64,8 @@ impl Scheduler {
     ///
     /// Shares add up to the capacity, and use counts by arrival. From the moment at which the first record waits, no
     /// borrowed record is admitted, so after one cycle the window holds only records within shares, which fit. No
-    /// record waits for longer than a cycle, and a slice by which the window counts too much.
+    /// record waits for longer than a cycle, and a slice by which the window counts too much. With fixed windows, two
+    /// shares can come at an edge: then it is two cycles.
     #[inline]
     fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl Fn() -> bool) -> Decision {
         let cycle = self.cycles.number;

@@ -171,5 +171,4 @@ fn last<'h>(all: &'h [Header], name: &[u8]) -> Option<&'h Option<Vec<u8>>> {
 }
 
 #[cfg(test)]
-#[path = "origin_tests.rs"]
 mod tests;

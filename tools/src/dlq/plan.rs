@@ -126,5 +126,4 @@ fn is_original(original: &Letter, stub: &Letter, origin: &Origin) -> bool {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

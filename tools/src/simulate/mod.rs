@@ -7,8 +7,6 @@
 //! - [`live`]: a live run beside the simulation of its trace
 //! - `report`: the result as text and JSON; `picture`: as SVG
 
-#[cfg(test)]
-mod evidence;
 pub mod find;
 pub mod live;
 mod picture;

@@ -1,5 +1,7 @@
 //! Simulations of generated traces: the worked example of `docs/planning.md`, bounds, pauses, and what must not matter.
 
+mod results;
+
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 

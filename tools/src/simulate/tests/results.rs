@@ -12,12 +12,12 @@ use watermaster_core::policy::{ClientPolicy, Lending, Limit, Mode, Policy};
 use watermaster_settings::Service;
 use watermaster_settings::config::Config;
 
-use super::planned::{Planned, START_MS};
-use super::replay::{Outcome, Replay, ReplayOptions};
-use super::senders::Senders;
-use super::service::ServiceModel;
-use super::sweep::in_parallel;
-use super::tally::ClientResult;
+use super::super::planned::{Planned, START_MS};
+use super::super::replay::{Outcome, Replay, ReplayOptions};
+use super::super::senders::Senders;
+use super::super::service::ServiceModel;
+use super::super::sweep::in_parallel;
+use super::super::tally::ClientResult;
 use crate::load::scenario::Scenario;
 
 /// The service can do a quarter more than its capacity, and slows down while more than 4 s of work wait in it.
