@@ -146,9 +146,12 @@ fn the_check_names_other_writers_and_rare_commits() {
     assert!(!is_rare && !said.contains("other programs"), "{said}");
     let target = world.rig.target.clone();
     let foreign = Load::start(&world.rig.broker, 120, move |n| Outgoing::numbered(&target, n, "foreign"));
-    let (is_rare, said) = asked();
-    let rate = said.split("other programs write about ").nth(1).and_then(|text| text.split(' ').next());
-    let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no other writer in {said}"));
+    const OTHERS: &str = "other programs write about ";
+    // On a busy machine the load may begin after the first look, or in the midst of it.
+    let seen = (0..3).map(|_| asked()).filter(|(_, said)| said.contains(OTHERS)).nth(1);
+    let (is_rare, said) = seen.expect("one look in three sees the other writer from its begin to its end");
+    let rate = said.split(OTHERS).nth(1).and_then(|text| text.split(' ').next());
+    let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no rate in {said}"));
     eprintln!("{rate} records of other writers per second");
     assert!(!is_rare && (60.0..=130.0).contains(&rate), "{said}");
     foreign.stop();

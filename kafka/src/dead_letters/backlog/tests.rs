@@ -105,12 +105,15 @@ fn open_dead_letters_are_those_that_no_job_has_passed_and_the_ledger_does_not_ho
     assert_eq!(look(), (0, None));
 }
 
-/// A version without a ledger left only the committed offsets of its job.
+/// A job of a version without a ledger tells only by its committed offsets how far it is, also while it runs.
 #[test]
-fn dead_letters_that_the_job_of_a_former_version_passed_are_not_open() {
+fn dead_letters_that_a_job_of_a_former_version_passes_are_not_open() {
     let letters = Letters::new();
     letters.write(0, &[30, 20, 10]);
-    letters.move_job(0, 1);
-    let unread = letters.backlog().look(TIMEOUT).unwrap();
-    assert_eq!((unread.offsets, unread.oldest_ms), (2, Some(20)));
+    let mut backlog = letters.backlog();
+    for (position, open) in [(0, (3, Some(30))), (1, (2, Some(20))), (3, (0, None))] {
+        letters.move_job(0, position);
+        let unread = backlog.look(TIMEOUT).unwrap();
+        assert_eq!((unread.offsets, unread.oldest_ms), open);
+    }
 }
