@@ -110,3 +110,24 @@ impl Scope {
         self.ranges().values().all(|range| range.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs that an earlier program began have these texts in Kafka, and go on with this one; names and order stay.
+    #[test]
+    fn the_text_of_an_extent_stays() {
+        let texts = [
+            r#"{"end":9,"select":{"conditions":[],"since":null,"until":null,"partition":null,"offsets":null},"to":"source","again":false}"#,
+            r#"{"end":9,"select":{"conditions":[{"reason":"expired"},{"client":"a"},{"topic":"t"}],"since":1,"until":2,"partition":3,"offsets":{"start":4,"end":5}},"to":"target","again":true}"#,
+        ];
+        for text in texts {
+            let extent: Extent = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&extent).unwrap(), text);
+        }
+        let former = r#"{"end":9,"select":{"conditions":[],"since":null},"to":"source"}"#;
+        let extent: Extent = serde_json::from_str(former).unwrap();
+        assert!(extent.select.is_everything() && extent.again.is_none());
+    }
+}
