@@ -100,7 +100,7 @@ impl Pace {
     /// Changes the settings. The estimate stays, within the new bounds; another use or cycle begins anew.
     pub fn change(&mut self, params: PaceParams, now: Time) {
         if (params.control, params.cycle) != (self.params.control, self.params.cycle) {
-            let markers = *self.rates.markers();
+            let markers = self.rates.markers();
             *self = Pace::with_changes(params, self.estimate.changes(), now);
             self.expect_markers(markers);
             return;
@@ -132,7 +132,7 @@ impl Pace {
     /// Tells how many markers of transactions our instances write to the target, per second and at most. Offsets that
     /// are neither our records nor our markers are records of other writers.
     pub fn expect_markers(&mut self, per_second: u64) {
-        *self.rates.markers() = per_second;
+        self.rates.expect_markers(per_second);
     }
 
     /// Takes the offsets of all partitions of the target in which the group has committed.
@@ -183,7 +183,7 @@ impl Pace {
     }
 
     fn forget(&mut self) {
-        self.rates = FinishedRates::new(self.params.cycle, *self.rates.markers());
+        self.rates = FinishedRates::new(self.params.cycle, self.rates.markers());
         (self.signals, self.late_since, self.brake) = (Signals::default(), None, WHOLE);
     }
 

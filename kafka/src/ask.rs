@@ -73,7 +73,7 @@ impl TopicFacts {
 /// # Errors
 /// Fails when no broker answers within `timeout`, or a topic can't be used.
 pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
-    let consumer = client::consumer(&client::config(kafka, &[], &[]))?;
+    let consumer = client::consumer(&client::load_config(kafka, &[], &[]))?;
     topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
 }
 
@@ -86,7 +86,7 @@ pub fn committed(
     kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
     let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer = client::consumer(&client::config(kafka, &[], &forced))?;
+    let consumer = client::consumer(&client::load_config(kafka, &[], &forced))?;
     let names = Topics::new(topics.iter().map(String::as_str));
     let deadline = Instant::now() + timeout;
     let found = loop {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders, Timestamp};
@@ -19,8 +19,6 @@ use crate::ask::{AskError, partitions};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
 
-/// The `client.id` unless one is configured.
-const CLIENT_ID: &str = "watermaster-load";
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A record to send.
@@ -63,7 +61,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
         let defaults = [("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
-        let producer = client::create(&config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
+        let producer = client::create(&client::load_config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
         Ok(LoadProducer { producer })
     }
 
@@ -137,14 +135,14 @@ impl Watcher {
     pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, AskError> {
         // librdkafka requires a group, which is never joined; nothing is committed.
         let forced = [
-            ("group.id", CLIENT_ID),
+            ("group.id", client::LOAD_CLIENT_ID),
             ("enable.auto.commit", "false"),
             ("enable.auto.offset.store", "false"),
             ("isolation.level", "read_committed"),
             ("auto.offset.reset", "earliest"),
         ];
         let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
-        let consumer = client::consumer(&config(kafka, &defaults, &forced))?;
+        let consumer = client::consumer(&client::load_config(kafka, &defaults, &forced))?;
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
@@ -169,12 +167,4 @@ impl Watcher {
             on_record(&Arrived { topic, headers: Headers::of(&message), append_ms });
         }
     }
-}
-
-fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
-    let mut config = client::config(kafka, defaults, forced);
-    if !kafka.properties.contains_key("client.id") {
-        config.set("client.id", CLIENT_ID);
-    }
-    config
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use super::words::{CRATES, production};
 use super::{root, rust_files};
 
 /// The modules that each module uses.
@@ -11,7 +12,7 @@ type Uses = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
 fn no_modules_use_each_other_in_a_circle() {
-    for source in ["core/src", "kafka/src", "schemas/src", "settings/src", "src", "tools/src"] {
+    for source in CRATES {
         let uses = uses_in(source);
         let found: Vec<&String> = uses.keys().filter(|module| reaches(&uses, module, module)).collect();
         assert!(found.is_empty(), "modules of {source} in circles: {found:?}");
@@ -27,7 +28,7 @@ fn a_circle_is_seen() {
     assert_eq!(uses.keys().filter(|module| reaches(&uses, module, module)).collect::<Vec<_>>(), ["b", "c"]);
 }
 
-/// Whether there is a way from one module to the other.
+/// Returns whether a module uses another one, by itself or by way of others.
 fn reaches(uses: &Uses, from: &str, to: &str) -> bool {
     let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(module) = left.pop() {
@@ -47,21 +48,20 @@ fn uses_in(source: &str) -> Uses {
         let module = parts.next().expect("a file has a name").to_owned();
         if !matches!(&*module, "lib" | "main") && !parts.any(|part| part == "tests") {
             let text = fs::read_to_string(&file).expect("source files are text");
-            let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let used = modules_of(code).into_iter().filter(|used| *used != module);
+            let used = modules_of(production(&text)).into_iter().filter(|used| *used != module);
             uses.entry(module.clone()).or_default().extend(used);
         }
     }
     uses
 }
 
-/// The names that follow `crate::`, alone or in braces.
+/// Returns the names that follow `crate::`, alone or in braces.
 fn modules_of(code: &str) -> BTreeSet<String> {
     let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     code.join("\n").split("crate::").skip(1).flat_map(first_names).filter(|name| !name.is_empty()).collect()
 }
 
-/// The first name of a path, or of each path in braces.
+/// Returns the first name of a path, or of each path in braces.
 fn first_names(paths: &str) -> Vec<String> {
     let Some(list) = paths.strip_prefix('{') else {
         return vec![paths.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()];

@@ -111,16 +111,10 @@ fn each_crate_has_its_licence_and_no_build_script() {
 fn the_architecture_names_each_module_of_each_crate() {
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
     let mut missing = Vec::new();
-    for (name, lib) in [
-        ("core", "core/src/lib.rs"),
-        ("kafka", "kafka/src/lib.rs"),
-        ("schemas", "schemas/src/lib.rs"),
-        ("settings", "settings/src/lib.rs"),
-        ("src", "src/lib.rs"),
-        ("tools", "tools/src/lib.rs"),
-    ] {
+    for folder in words::CRATES {
+        let name = folder.split('/').next().expect("a path has a first part");
         let rows: Vec<&str> = map.lines().filter(|line| line.starts_with(&format!("| {name} |"))).collect();
-        let text = fs::read_to_string(root().join(lib)).expect("source files are text");
+        let text = fs::read_to_string(root().join(folder).join("lib.rs")).expect("source files are text");
         let modules = text.lines().filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "));
         let modules = modules.map(|module| module.trim_end_matches(';')).filter(|module| *module != "tests");
         let unnamed = modules.filter(|module| rows.iter().all(|row| !row.contains(&format!("`{module}`"))));

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use super::{root, rust_files};
 
 /// The source folders, one for each crate.
-const CRATES: [&str; 6] = ["src", "core/src", "kafka/src", "schemas/src", "settings/src", "tools/src"];
+pub(super) const CRATES: [&str; 6] = ["src", "core/src", "kafka/src", "schemas/src", "settings/src", "tools/src"];
 const QUESTIONS: [&str; 11] =
     ["What", "Who", "Whose", "Whom", "When", "Where", "How", "Whether", "Why", "Whatever", "Whoever"];
 const PRONOUNS: [&str; 8] = ["It", "Its", "Their", "They", "Those", "These", "So", "Them"];
@@ -146,7 +146,7 @@ impl Figures {
 }
 
 /// Returns the part of a source file before the tests at its end.
-fn production(text: &str) -> &str {
+pub(super) fn production(text: &str) -> &str {
     let tests = ["\n#[cfg(test)]\nmod tests", "\n#[cfg(test)]\npub mod tests"];
     tests.iter().fold(text, |text, tests| text.split(tests).next().unwrap_or_default())
 }

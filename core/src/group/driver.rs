@@ -118,8 +118,8 @@ impl Driver {
         while let Some(event) = log.poll()? {
             let now = clocks();
             self.note(now.slow, &event);
-            let commands = self.member.handle_event(now, &event, throttle);
-            self.obey(now.slow, commands, log);
+            let calls = self.member.handle_event(now, &event, throttle);
+            self.obey(now.slow, calls, log);
         }
         if self.member.needs_memory()
             && let Some(count) = memory()
@@ -149,17 +149,17 @@ impl Driver {
             let admitted = throttle.delays().counts.iter().sum();
             Progress { admitted, waits: throttle.backlog().0 > 0 }
         });
-        let commands = self.member.look(now, loads, progress, throttle);
-        self.obey(now.slow, commands, log);
+        let calls = self.member.look(now, loads, progress, throttle);
+        self.obey(now.slow, calls, log);
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {
             throttle.handle_parts(now.slow, |client| self.member.part(client));
         }
     }
 
-    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<LogCall>, log: &mut L) {
-        for command in commands {
-            match command {
+    fn obey<L: ControlLog>(&mut self, now: Time, calls: Vec<LogCall>, log: &mut L) {
+        for call in calls {
+            match call {
                 LogCall::Open { seat, attempt } => {
                     let opened = match &*seat {
                         BANK => OpenedSeat::Bank,

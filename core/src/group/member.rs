@@ -130,7 +130,7 @@ struct Flight {
     seq: u64,
     /// The member leaves with this state.
     is_last: bool,
-    account: Allowance,
+    allowance: Allowance,
     /// The hold that comes back if the state was not committed: of gifts and of what was burned.
     given: u64,
     before: Before,
@@ -154,8 +154,8 @@ struct Openings {
 /// The states of this life.
 #[derive(Debug, Default)]
 struct Announced {
-    /// The account of the last committed own state.
-    account: Option<Allowance>,
+    /// The allowance of the last committed own state.
+    allowance: Option<Allowance>,
     flight: Option<Flight>,
     /// The moves that the last committed own state acknowledged.
     acknowledged: BTreeMap<Arc<str>, u64>,
@@ -222,7 +222,7 @@ impl Member {
 
     /// Takes over what the log tells. Returns calls to make.
     pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<LogCall> {
-        let mut commands = Vec::new();
+        let mut calls = Vec::new();
         match event {
             Event::Record { record, .. } => self.read(now, record, admissions),
             Event::End(end) => self.ledger.note_end(*end),
@@ -235,15 +235,15 @@ impl Member {
                 if *committed { self.note_committed() } else { self.reopen(now, Duration::ZERO) }
             }
             Event::Opened { attempt, .. } | Event::Failed { attempt } | Event::Written { attempt, .. } => {
-                self.note_other(*attempt, event, &mut commands);
+                self.note_other(*attempt, event, &mut calls);
             }
         }
         if !self.openings.own.is_open && self.openings.own.end.is_some_and(|end| self.ledger.reaches(end)) {
             self.openings.own.is_open = true;
             self.adopt(now, admissions);
         }
-        self.work_other(now, &mut commands);
-        commands
+        self.work_other(now, &mut calls);
+        calls
     }
 
     fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
@@ -341,7 +341,7 @@ impl Member {
     fn vacate(&mut self, admissions: &mut impl Admissions) {
         self.holding = Holding::default();
         self.announced.acknowledged.clear();
-        (self.announced.account, self.announced.flight) = (None, None);
+        (self.announced.allowance, self.announced.flight) = (None, None);
         self.split.forget_shortage();
         admissions.forget();
     }
@@ -356,7 +356,7 @@ impl Member {
         self.announced.began = true;
         self.exit.left |= flight.is_last;
         self.holding.note_state(flight.seq);
-        (self.announced.account, self.announced.acknowledged) = (Some(flight.account), flight.seen);
+        (self.announced.allowance, self.announced.acknowledged) = (Some(flight.allowance), flight.seen);
     }
 
     /// Opens the own seat again after a time.
@@ -371,25 +371,25 @@ impl Member {
 
     // ## Admissions
 
-    /// The accounts that bound the admissions: of the last committed state, and of the one on its way.
-    fn accounts(&self) -> impl Iterator<Item = &Allowance> {
-        self.announced.account.iter().chain(self.announced.flight.as_ref().map(|flight| &flight.account))
+    /// The allowances that bound the admissions: of the last committed state, and of the one on its way.
+    fn allowances(&self) -> impl Iterator<Item = &Allowance> {
+        self.announced.allowance.iter().chain(self.announced.flight.as_ref().map(|flight| &flight.allowance))
     }
 
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&mut self, now: Clocks) -> GroupPart {
-        let Some(account) =
-            self.announced.account.filter(|_| !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict())
+        let Some(allowance) =
+            self.announced.allowance.filter(|_| !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict())
         else {
             return GroupPart::NONE;
         };
-        let left = (account.made + account.time).since(now.fast);
+        let left = (allowance.made + allowance.time).since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let charged = self.holding.count_charged(now.slow, self.params.window());
         GroupPart {
             limit: self.holding.hold().saturating_sub(charged),
             until,
-            admitted: self.accounts().map(|account| account.until_total).min().unwrap_or(0),
+            admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
             pace: self.split.target,
             rejects: self.split.is_met(now.slow),
         }
@@ -397,12 +397,12 @@ impl Member {
 
     /// The state of the member.
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
-        let is_used = self.accounts().any(|account| total >= account.until_total);
-        match self.announced.account {
+        let is_used = self.allowances().any(|allowance| total >= allowance.until_total);
+        match self.announced.allowance {
             _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
-            Some(account) if is_used || now.fast > account.made + account.time => MemberState::Waiting,
+            Some(allowance) if is_used || now.fast > allowance.made + allowance.time => MemberState::Waiting,
             Some(_) => MemberState::Active,
         }
     }
@@ -477,7 +477,7 @@ impl Member {
 
     /// The admissions that the last committed state announced.
     pub fn ahead(&self) -> u64 {
-        self.announced.account.map_or(0, |account| account.ahead)
+        self.announced.allowance.map_or(0, |allowance| allowance.ahead)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.

@@ -74,8 +74,12 @@ impl FinishedRates {
     }
 
     /// The most markers of transactions that our instances write to the target, per second.
-    pub(super) fn markers(&mut self) -> &mut u64 {
-        &mut self.units.markers
+    pub(super) fn markers(&self) -> u64 {
+        self.units.markers
+    }
+
+    pub(super) fn expect_markers(&mut self, per_second: u64) {
+        self.units.markers = per_second;
     }
 
     /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.

@@ -58,7 +58,8 @@ impl Signals {
         self.partitions.values().map(TargetPartition::last_commit).collect()
     }
 
-    /// The usual time between two commits, and the age that one usually leaves open: the largest of any partition.
+    /// Returns the largest value of any partition: of the usual time between two commits, or of the age that one usually
+    /// leaves open.
     pub(super) fn longest(&self, of: fn(&TargetPartition) -> u64) -> u64 {
         self.partitions.values().map(of).max().unwrap_or(0)
     }

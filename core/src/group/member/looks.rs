@@ -110,9 +110,9 @@ impl Member {
     pub fn look(
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
     ) -> Vec<LogCall> {
-        let mut commands = Vec::new();
+        let mut calls = Vec::new();
         if now.slow < self.schedule.next_look || self.exit.left || self.exit.is_replaced {
-            return commands;
+            return calls;
         }
         self.schedule.times = self.params.times(self.ledger.members(), self.ledger.clients.len());
         self.schedule.next_look = now.slow + self.schedule.times.look;
@@ -120,34 +120,34 @@ impl Member {
         if self.openings.own.retry_at.is_some_and(|at| at <= now.slow) {
             self.openings.attempts += 1;
             self.openings.own = OwnOpening { attempt: self.openings.attempts, ..OwnOpening::default() };
-            commands.push(LogCall::Open { seat: Arc::clone(&self.seat), attempt: self.openings.attempts });
+            calls.push(LogCall::Open { seat: Arc::clone(&self.seat), attempt: self.openings.attempts });
         }
         if !self.openings.own.is_open {
-            return commands;
+            return calls;
         }
         self.find_targets(now, loads);
         if !self.exit.leaving {
-            self.look_at_others(now, &mut commands);
+            self.look_at_others(now, &mut calls);
         }
         let is_free = !self.openings.own.is_writing && self.announced.flight.is_none();
         if self.ledger.issue().is_some() && is_free {
             if self.exit.leaving {
-                self.write_last(now, admissions, &mut commands);
+                self.write_last(now, admissions, &mut calls);
             } else if !self.has_conflict() {
-                self.write_if_due(now, loads, progress, admissions, &mut commands);
+                self.write_if_due(now, loads, progress, admissions, &mut calls);
             }
         }
-        commands
+        calls
     }
 
     fn count_silence(&mut self, now: Clocks) {
         let heartbeats = self.schedule.times.heartbeat * 2;
         let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
-        let hears = match self.announced.account {
+        let hears = match self.announced.allowance {
             // A member that does not join writes no states.
             _ if self.has_conflict() => self.openings.own.is_open,
             // While an open transaction holds up the readers, states are committed, but those of the others not read.
-            Some(account) => now.fast < account.made + heartbeats && is_read(),
+            Some(allowance) => now.fast < allowance.made + heartbeats && is_read(),
             None => false,
         };
         self.ledger.pass(now.slow, hears);
@@ -192,7 +192,7 @@ impl Member {
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
     fn write_if_due(
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
-        commands: &mut Vec<LogCall>,
+        calls: &mut Vec<LogCall>,
     ) {
         let charged = self.holding.count_charged(now.slow, self.params.window());
         let used = admissions.count(now.slow).saturating_add(charged);
@@ -209,12 +209,12 @@ impl Member {
         };
         let loads = self.due_loads(now, loads, progress);
         let total = admissions.total();
-        let is_low = |account: &Allowance| {
-            let left = account.until_total.saturating_sub(total);
-            let spare = account.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
-            account.ahead.saturating_sub(left) > spare.min(account.ahead / 2)
+        let is_low = |allowance: &Allowance| {
+            let left = allowance.until_total.saturating_sub(total);
+            let spare = allowance.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
+            allowance.ahead.saturating_sub(left) > spare.min(allowance.ahead / 2)
         };
-        let is_due = self.is_state_old(now) || self.announced.account.as_ref().is_some_and(is_low);
+        let is_due = self.is_state_old(now) || self.announced.allowance.as_ref().is_some_and(is_low);
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged = self
@@ -232,7 +232,7 @@ impl Member {
             self.holding.give(to, hold, Charged::default());
         }
         let ahead = self.find_ahead(used);
-        self.write(now, StateKind::Own, ahead, before, loads, admissions, commands);
+        self.write(now, StateKind::Own, ahead, before, loads, admissions, calls);
     }
 
     /// The part of what circulates beyond the capacity that this member gives up.
@@ -306,7 +306,7 @@ impl Member {
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
     fn is_state_old(&self, now: Clocks) -> bool {
-        self.announced.account.is_none_or(|account| now.fast >= account.made + self.schedule.times.heartbeat)
+        self.announced.allowance.is_none_or(|allowance| now.fast >= allowance.made + self.schedule.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
@@ -314,7 +314,7 @@ impl Member {
         let is_old = self.is_state_old(now);
         let tells_progress = progress.is_some() && is_old;
         let has_changed = *loads != self.announced.told && (is_old || self.have_loads_moved(loads));
-        (self.announced.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
+        (self.announced.allowance.is_none() || has_changed || tells_progress).then(|| SeatLoads {
             seat: Arc::clone(&self.seat),
             loads: loads.clone(),
             progress,
@@ -348,7 +348,7 @@ impl Member {
     }
 
     /// Writes the last state: everything goes to the member that lacks most; if there is none, the seat keeps it.
-    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<LogCall>) {
+    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, calls: &mut Vec<LogCall>) {
         let others = self.split.targets.iter().filter(|(name, _)| **name != self.seat);
         let lack = |(name, &target): (&Arc<str>, &u64)| {
             let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
@@ -359,7 +359,7 @@ impl Member {
             let charged = self.all_charged(now, admissions);
             self.holding.give(to, self.holding.hold(), charged);
         }
-        self.write(now, StateKind::Left, 0, before, None, admissions, commands);
+        self.write(now, StateKind::Left, 0, before, None, admissions, calls);
     }
 
     // ## Writing
@@ -374,7 +374,7 @@ impl Member {
     #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
         &mut self, now: Clocks, kind: StateKind, ahead: u64, before: Before, loads: Option<SeatLoads>,
-        admissions: &mut impl Admissions, commands: &mut Vec<LogCall>,
+        admissions: &mut impl Admissions, calls: &mut Vec<LogCall>,
     ) {
         let own = match kind {
             // The admissions have left with the hold.
@@ -388,14 +388,14 @@ impl Member {
         };
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
         let until_total = admissions.total().saturating_add(ahead);
-        let account = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
+        let allowance = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
         let (given, seen) = (self.holding.given_since(before), self.holding.seen().clone());
         let is_last = kind == StateKind::Left;
-        self.announced.flight = Some(Flight { seq: state.seq, is_last, account, given, before, seen });
+        self.announced.flight = Some(Flight { seq: state.seq, is_last, allowance, given, before, seen });
         if let Some(loads) = &loads {
             self.announced.told.clone_from(&loads.loads);
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
-        commands.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
+        calls.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
     }
 }

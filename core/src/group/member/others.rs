@@ -38,20 +38,20 @@ pub(super) struct Other {
 
 impl Member {
     /// Begins to claim a seat, or to make capacity, if it is time.
-    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+    pub(super) fn look_at_others(&mut self, now: Clocks, calls: &mut Vec<LogCall>) {
         if let Some(other) = &self.openings.other {
             if now.slow > other.since + OPENING_TIMEOUT {
-                self.end_other(now, commands);
+                self.end_other(now, calls);
             }
-            return self.work_other(now, commands);
+            return self.work_other(now, calls);
         }
         if self.ledger.issue().is_none() {
-            return self.open_other(now, Arc::from(BANK), Duration::ZERO, commands);
+            return self.open_other(now, Arc::from(BANK), Duration::ZERO, calls);
         }
         let limit = self.silence_limit();
         let conflicts = self.has_conflict();
         let is_alone = || self.ledger.live(limit).all(|(name, _)| *name == self.seat);
-        if if conflicts { !is_alone() } else { self.announced.account.is_none() } {
+        if if conflicts { !is_alone() } else { self.announced.allowance.is_none() } {
             return;
         }
         let takers: BTreeSet<&Arc<str>> = self.ledger.open_moves().map(|(_, _, one)| &one.to).collect();
@@ -83,7 +83,7 @@ impl Member {
                 (_, None) => limit + CLAIM_RANK_DELAY * rank,
                 (_, Some(_)) => CLAIM_RANK_DELAY * rank,
             };
-            self.open_other(now, name, wait, commands);
+            self.open_other(now, name, wait, calls);
         }
     }
 
@@ -96,7 +96,7 @@ impl Member {
     }
 
     /// Opens another seat once `wait` has passed since it was due first.
-    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<LogCall>) {
+    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, calls: &mut Vec<LogCall>) {
         let at = *self.openings.suspected.entry(Arc::clone(&seat)).or_insert(now.slow + wait);
         if self.openings.other.is_some() || now.slow < at {
             return;
@@ -105,31 +105,31 @@ impl Member {
         self.openings.attempts += 1;
         let (attempt, end) = (self.openings.attempts, None);
         let seq = self.ledger.seat(&seat).map_or(0, |seat| seat.state.seq);
-        commands.push(LogCall::Open { seat: Arc::clone(&seat), attempt });
+        calls.push(LogCall::Open { seat: Arc::clone(&seat), attempt });
         self.openings.other =
             Some(Other { seat, attempt, end, is_open: false, is_writing: false, since: now.slow, seq });
     }
 
-    fn end_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+    fn end_other(&mut self, now: Clocks, calls: &mut Vec<LogCall>) {
         if let Some(other) = self.openings.other.take() {
-            commands.push(LogCall::Close { attempt: other.attempt });
+            calls.push(LogCall::Close { attempt: other.attempt });
             self.openings.suspected.insert(other.seat, now.slow + RETRY_INTERVAL);
         }
     }
 
-    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<LogCall>) {
+    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, calls: &mut Vec<LogCall>) {
         let Some(other) = self.openings.other.as_mut().filter(|other| other.attempt == attempt) else { return };
         match event {
             Event::Opened { end, .. } => other.end = Some(*end),
             _ => {
-                commands.push(LogCall::Close { attempt });
+                calls.push(LogCall::Close { attempt });
                 self.openings.other = None;
             }
         }
     }
 
     /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
-    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<LogCall>) {
+    pub(super) fn work_other(&mut self, now: Clocks, calls: &mut Vec<LogCall>) {
         let Some(other) = &mut self.openings.other else { return };
         if other.is_writing || other.end.is_none_or(|end| !self.ledger.reaches(end)) {
             return;
@@ -140,21 +140,21 @@ impl Member {
             return;
         }
         let write = |state| LogCall::Write { attempt, state: Box::new(state), loads: None };
-        let command = match &*name {
+        let call = match &*name {
             BANK => self.find_mint(now).map(write),
             _ if self.ledger.is_forgettable(&name, self.params.forget_after) => {
                 Some(LogCall::Remove { attempt, seat: Arc::clone(&name) })
             }
             _ => self.find_claim(now, &name, seq).map(write),
         };
-        match command.filter(|_| self.openings.own.is_open && !self.exit.leaving) {
-            Some(command) => {
+        match call.filter(|_| self.openings.own.is_open && !self.exit.leaving) {
+            Some(call) => {
                 if let Some(other) = &mut self.openings.other {
                     other.is_writing = true;
                 }
-                commands.push(command);
+                calls.push(call);
             }
-            None => self.end_other(now, commands),
+            None => self.end_other(now, calls),
         }
     }
 
