@@ -1,5 +1,8 @@
 //! Questions to the brokers, and topics that they are asked to make.
 
+mod target;
+
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -12,12 +15,17 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::Kafka;
 
-use crate::assign;
 use crate::client::{self, KafkaError, LoggingContext};
+use crate::login::Login;
 use crate::topics::{SourcePartition, Topics};
+use crate::{assign, ffi};
 
 /// The time between two questions to a coordinator that moves.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Bounds for the memory of records that are fetched ahead. A fetch is bounded as it comes: compressed records can take
+/// twenty times as much.
+const FETCH_BOUNDS: [(&str, &str); 3] =
+    [("queued.max.messages.kbytes", "4096"), ("queued.min.messages", "5000"), ("fetch.message.max.bytes", "131072")];
 
 /// A question has no answer, or the answer is that a topic or group can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,55 +76,125 @@ impl TopicFacts {
     }
 }
 
-/// Checks that topics exist.
-///
-/// # Errors
-/// Fails when no broker answers within `timeout`, or a topic can't be used.
-pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
-    let consumer = client::consumer(&client::load_config(kafka, &[], &[]))?;
-    topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
+/// A client that asks about any topic and any group, and reads records only to answer. It joins no group.
+pub struct Asker {
+    pub(super) consumer: BaseConsumer<LoggingContext>,
+    bootstrap_servers: String,
+    login: Login,
 }
 
-/// Returns the committed offset and metadata of a group for each partition (an index into `topics`, a partition) that
-/// has one, after pending transactions have ended.
-///
-/// # Errors
-/// Fails when the group's coordinator does not answer in time, or refuses.
-pub fn committed(
-    kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
-) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
-    let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer = client::consumer(&client::load_config(kafka, &[], &forced))?;
-    let names = Topics::new(topics.iter().map(String::as_str));
-    let deadline = Instant::now() + timeout;
-    let found = loop {
-        match assign::committed(&consumer, &names, partitions, timeout) {
-            // The coordinator may be moving, or a transaction pending.
-            Err(_) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
-            result => break result?,
-        }
-    };
-    let at = |(partition, committed): (_, Option<(i64, Vec<u8>)>)| {
-        committed.map(|(offset, metadata)| (partition, offset, metadata))
-    };
-    Ok(found.into_iter().filter_map(at).collect())
-}
-
-/// Returns the number of partitions of a topic.
-pub(super) fn partitions(
-    consumer: &BaseConsumer<LoggingContext>, kafka: &Kafka, topic: &str, timeout: Duration,
-) -> Result<i32, AskError> {
-    let metadata = consumer
-        .fetch_metadata(Some(topic), timeout)
-        .map_err(|error| AskError::Unreachable { bootstrap_servers: kafka.bootstrap_servers.clone(), source: error })?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
-    let topic = topic.to_owned();
-    match error {
-        None if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
-        None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(AskError::MissingTopic { topic }),
-        Some(code) => Err(AskError::RefusedTopic { topic, code }),
+impl Asker {
+    /// Makes a client whose own group is `group`: librdkafka reads nothing without the right to read one.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn new(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
+        Asker::with(kafka, client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS))
     }
+
+    /// Makes a client for a caller that logs the errors that it gets, once each.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn silent(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
+        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
+        client::silence(&mut config);
+        Asker::with(kafka, config)
+    }
+
+    /// Makes a client whose own group has the name of a command. That is also its `client.id`, unless one is configured.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn named(kafka: &Kafka, command: &str) -> Result<Asker, KafkaError> {
+        Asker::with(kafka, client::reader_config(kafka, command, "earliest", &[("client.id", command)]))
+    }
+
+    fn with(kafka: &Kafka, config: ClientConfig) -> Result<Asker, KafkaError> {
+        let (login, bootstrap_servers) = (Login::new(kafka), kafka.bootstrap_servers.clone());
+        Ok(Asker { consumer: client::consumer(&config)?, bootstrap_servers, login })
+    }
+
+    /// Returns true if secrets have changed that only another client takes.
+    pub fn has_old_secrets(&self) -> bool {
+        self.login.is_outdated()
+    }
+
+    /// Takes events, and a user and a password that were read again. A client that lives long calls it before it asks:
+    /// errors of connections pile up until they are polled, and a poll renews a token of OAuth.
+    pub fn prepare(&self) {
+        self.login.renew(self.consumer.client());
+        while self.consumer.poll(Duration::ZERO).is_some() {}
+    }
+
+    /// Returns the number of partitions of a topic.
+    ///
+    /// # Errors
+    /// No broker answers in time, or the topic can't be used.
+    pub fn partitions(&self, topic: &str, timeout: Duration) -> Result<i32, AskError> {
+        let unreachable = |source| AskError::Unreachable { bootstrap_servers: self.bootstrap_servers.clone(), source };
+        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(unreachable)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
+        let topic = topic.to_owned();
+        match error {
+            None if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
+            None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(AskError::MissingTopic { topic }),
+            Some(code) => Err(AskError::RefusedTopic { topic, code }),
+        }
+    }
+
+    /// Checks that topics exist.
+    ///
+    /// # Errors
+    /// Fails when no broker answers within `timeout`, or a topic can't be used.
+    pub fn find_topics(&self, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
+        topics.iter().try_for_each(|topic| self.partitions(topic, timeout).map(drop))
+    }
+
+    /// Returns the committed offset and metadata of a group for each partition that has one, once no transaction with
+    /// one is pending.
+    ///
+    /// # Errors
+    /// The group's coordinator does not answer within `timeout`, or refuses.
+    pub fn committed(
+        &self, group: &str, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
+    ) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, AskError> {
+        self.committed_now(group, topics, partitions, true, timeout)
+    }
+
+    /// Returns the committed offsets as [`committed`](Asker::committed) does. Unless `stable`, the offsets of a pending
+    /// transaction do not hold up the answer, and are not in it.
+    pub(super) fn committed_now(
+        &self, group: &str, topics: &Topics, partitions: &[SourcePartition], stable: bool, timeout: Duration,
+    ) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, AskError> {
+        let (list, deadline) = (topics.list(partitions), Instant::now() + timeout);
+        let ask = || {
+            let entries = ffi::committed_of(self.consumer.client(), group, &list, stable, assign::remaining(deadline))?;
+            let refused = entries.iter().find(|entry| entry.error != Code::NoError);
+            refused.map_or(Ok(entries.clone()), |entry| Err(entry.error))
+        };
+        let entries = loop {
+            match ask() {
+                Ok(entries) => break entries,
+                Err(code) if passes_by(code) && Instant::now() < deadline => thread::sleep(RETRY_INTERVAL),
+                Err(code @ Code::GroupAuthorizationFailed) => {
+                    return Err(AskError::RefusedGroup { group: group.to_owned(), code });
+                }
+                Err(code) => return Err(KafkaError::Client(ClientError::OffsetFetch(code)).into()),
+            }
+        };
+        let known = entries.into_iter().filter(|entry| entry.offset >= 0);
+        Ok(known
+            .filter_map(|entry| Some(((topics.find(&entry.topic)?, entry.partition), (entry.offset, entry.metadata))))
+            .collect())
+    }
+}
+
+/// Returns whether the coordinator of a group is moving, or a transaction pending.
+fn passes_by(code: Code) -> bool {
+    use Code::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, UnstableOffsetCommit};
+    matches!(code, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator | UnstableOffsetCommit)
 }
 
 /// Makes a topic. Returns false if it was there.
@@ -153,3 +231,6 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,18 +114,6 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced:
     config
 }
 
-/// The `client.id` of the clients of `watermaster load`, unless one is configured.
-pub(super) const LOAD_CLIENT_ID: &str = "watermaster-load";
-
-/// Merges properties as `config` does, for a client of `watermaster load`.
-pub(super) fn load_config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
-    let mut config = config(kafka, defaults, forced);
-    if !kafka.properties.contains_key("client.id") {
-        config.set("client.id", LOAD_CLIENT_ID);
-    }
-    config
-}
-
 /// Returns the properties of a reader that assigns partitions to itself: it may name a group, which it never joins.
 /// `reset` says what happens at an offset that does not exist. The end of a partition comes as an event.
 pub(super) fn reader_config(

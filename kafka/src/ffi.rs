@@ -496,6 +496,44 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
     }
 }
 
+/// The answer to a question of the admin API. It owns all that it refers to.
+struct Answer(*mut sys::rd_kafka_event_t);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: an answer owns its event, which is destroyed only here.
+        unsafe { sys::rd_kafka_event_destroy(self.0) };
+    }
+}
+
+/// Asks a question of the admin API, and waits for the answer.
+///
+/// # Safety
+/// `ask` starts `operation` with the options, and has the answer go to the queue; it keeps neither.
+unsafe fn answer_to<C: ClientContext>(
+    client: &Client<C>, operation: sys::rd_kafka_admin_op_t, timeout: Duration,
+    ask: impl FnOnce(*mut sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
+) -> Result<Answer, Code> {
+    let answers = ReplyQueue::new(client);
+    // SAFETY: client and queue live during the calls. librdkafka copies the options, which are destroyed here. The
+    // event is owned by the answer.
+    unsafe {
+        let options = sys::rd_kafka_AdminOptions_new(client.native_ptr(), operation);
+        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(timeout), ptr::null_mut(), 0);
+        ask(options, answers.0);
+        sys::rd_kafka_AdminOptions_destroy(options);
+        let event = sys::rd_kafka_queue_poll(answers.0, millis(timeout));
+        if event.is_null() {
+            return Err(Code::OperationTimedOut);
+        }
+        let answer = Answer(event);
+        match sys::rd_kafka_event_error(event).into() {
+            Code::NoError => Ok(answer),
+            error => Err(error),
+        }
+    }
+}
+
 /// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and
 /// tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to
 /// the controller, which an embedded cluster does not have.
@@ -505,41 +543,65 @@ pub(super) fn topic_id<C: ClientContext>(
     /// The id of brokers that tell none: 16 zeros.
     const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
     let (native, name) = (client.native_ptr(), c_text(topic));
-    let answers = ReplyQueue::new(client);
-    // SAFETY: client, name and queue live during the calls; librdkafka copies the names and the options, which are
-    // destroyed here. All that an event refers to is read before the event is destroyed.
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+    // SAFETY: client and name live during the calls; librdkafka copies the names. All that the answer refers to is read
+    // before it is dropped.
     unsafe {
-        let collection = sys::rd_kafka_TopicCollection_of_topic_names([name.as_ptr()].as_mut_ptr(), 1);
-        let options =
-            sys::rd_kafka_AdminOptions_new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
-        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(timeout), ptr::null_mut(), 0);
-        sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
-        sys::rd_kafka_DescribeTopics(native, collection, options, answers.0);
-        sys::rd_kafka_AdminOptions_destroy(options);
-        sys::rd_kafka_TopicCollection_destroy(collection);
-        let event = sys::rd_kafka_queue_poll(answers.0, millis(timeout));
-        if event.is_null() {
-            return Err(Code::OperationTimedOut);
-        }
+        let answer = answer_to(client, operation, timeout, |options, answers| {
+            let collection = sys::rd_kafka_TopicCollection_of_topic_names([name.as_ptr()].as_mut_ptr(), 1);
+            sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
+            sys::rd_kafka_DescribeTopics(native, collection, options, answers);
+            sys::rd_kafka_TopicCollection_destroy(collection);
+        })?;
+        let result = sys::rd_kafka_event_DescribeTopics_result(answer.0);
         let mut count = 0;
-        let result = sys::rd_kafka_event_DescribeTopics_result(event);
         let topics = match result.is_null() {
             true => ptr::null_mut(),
             false => sys::rd_kafka_DescribeTopics_result_topics(result, &mut count),
         };
-        let mut error: Code = sys::rd_kafka_event_error(event).into();
-        let mut id = String::new();
-        if count > 0 {
-            if error == Code::NoError {
-                error = sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(*topics)).into();
-            }
-            let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(*topics));
-            if error == Code::NoError && !text.is_null() {
-                id = CStr::from_ptr(text).to_string_lossy().into_owned();
-            }
+        if count == 0 {
+            return Ok(String::new());
         }
-        sys::rd_kafka_event_destroy(event);
-        if error == Code::NoError { Ok(if id == NO_ID { String::new() } else { id }) } else { Err(error) }
+        match sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(*topics)).into() {
+            Code::NoError => {}
+            error => return Err(error),
+        }
+        let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(*topics));
+        let id = if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() };
+        Ok(if id == NO_ID { String::new() } else { id.into_owned() })
+    }
+}
+
+/// Returns the offsets with their metadata that any group has committed; with `stable` none while a transaction with
+/// one is pending. (rdkafka asks only for the offsets of a client's own group.)
+pub(super) fn committed_of<C: ClientContext>(
+    client: &Client<C>, group: &str, partitions: &TopicPartitionList, stable: bool, timeout: Duration,
+) -> Result<Vec<Entry>, Code> {
+    let (native, name) = (client.native_ptr(), c_text(group));
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
+    // SAFETY: client, name and list live during the calls; librdkafka copies the question. The entries are copied before
+    // the answer that owns them is dropped.
+    unsafe {
+        let answer = answer_to(client, operation, timeout, |options, answers| {
+            let question = sys::rd_kafka_ListConsumerGroupOffsets_new(name.as_ptr(), partitions.ptr());
+            let refused = sys::rd_kafka_AdminOptions_set_require_stable_offsets(options, c_int::from(stable));
+            sys::rd_kafka_error_destroy(refused);
+            sys::rd_kafka_ListConsumerGroupOffsets(native, [question].as_mut_ptr(), 1, options, answers);
+            sys::rd_kafka_ListConsumerGroupOffsets_destroy(question);
+        })?;
+        let result = sys::rd_kafka_event_ListConsumerGroupOffsets_result(answer.0);
+        let mut count = 0;
+        let groups = match result.is_null() {
+            true => ptr::null_mut(),
+            false => sys::rd_kafka_ListConsumerGroupOffsets_result_groups(result, &mut count),
+        };
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match sys::rd_kafka_error_code(sys::rd_kafka_group_result_error(*groups)).into() {
+            Code::NoError => Ok(raw_entries(sys::rd_kafka_group_result_partitions(*groups))),
+            error => Err(error),
+        }
     }
 }
 

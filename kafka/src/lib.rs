@@ -37,7 +37,6 @@ mod mac;
 mod membership;
 mod msk;
 mod oauth;
-pub mod observer;
 mod offline;
 pub mod preflight;
 pub mod producer;

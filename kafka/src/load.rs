@@ -3,22 +3,26 @@
 //! Both use the configured connection, but not the throttler's consumer and producer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders, Timestamp};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::Offset;
 
 use watermaster_settings::Kafka;
 
-use crate::ask::{AskError, partitions};
-use crate::client::{self, KafkaError, LoggingContext};
+use crate::ask::{AskError, Asker};
+use crate::assign;
+use crate::client::{self, KafkaError};
 use crate::record::Headers;
+use crate::topics::{Topics, all_partitions};
 
+/// The name of the clients' consumer group, which none joins, and their `client.id` unless one is configured.
+pub const NAME: &str = "watermaster-load";
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A record to send.
@@ -59,9 +63,9 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     /// # Errors
     /// Fails when librdkafka refuses a property.
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
-        let defaults = [("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
+        let defaults = [("client.id", NAME), ("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
-        let producer = client::create(&client::load_config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
+        let producer = client::create(&client::config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
         Ok(LoadProducer { producer })
     }
 
@@ -123,8 +127,8 @@ pub struct Arrived<'r> {
 
 /// Reads topics from the ends that they had when it was opened, without a group, `read_committed`.
 pub struct Watcher {
-    consumer: BaseConsumer<LoggingContext>,
-    topics: Vec<String>,
+    asker: Asker,
+    topics: Topics,
 }
 
 impl Watcher {
@@ -134,37 +138,26 @@ impl Watcher {
     /// Fails when no broker answers within `timeout`, or a topic can't be read.
     pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, AskError> {
         // librdkafka requires a group, which is never joined; nothing is committed.
-        let forced = [
-            ("group.id", client::LOAD_CLIENT_ID),
-            ("enable.auto.commit", "false"),
-            ("enable.auto.offset.store", "false"),
-            ("isolation.level", "read_committed"),
-            ("auto.offset.reset", "earliest"),
-        ];
-        let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
-        let consumer = client::consumer(&client::load_config(kafka, &defaults, &forced))?;
-        let mut ends = TopicPartitionList::new();
-        for topic in topics {
-            for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
-                let failed = |source| AskError::Topic { topic: (*topic).to_owned(), source };
-                let (_, end) = consumer.fetch_watermarks(topic, partition, timeout).map_err(failed)?;
-                ends.add_partition_offset(topic, partition, Offset::Offset(end)).map_err(failed)?;
-            }
-        }
-        consumer.assign(&ends).map_err(KafkaError::from)?;
-        Ok(Watcher { consumer, topics: topics.iter().map(|topic| (*topic).to_owned()).collect() })
+        let asker = Asker::named(kafka, NAME)?;
+        let names = Topics::new(topics.iter().copied());
+        let counts = topics.iter().map(|topic| asker.partitions(topic, timeout));
+        let partitions = all_partitions(counts.collect::<Result<Vec<_>, _>>()?);
+        let ends = assign::offsets(&asker.consumer, &names, &partitions, Offset::End, Instant::now() + timeout);
+        let ends = ends.map_err(KafkaError::from)?.into_iter().map(|(partition, end)| (partition, Offset::Offset(end)));
+        asker.consumer.assign(&names.list_at(ends)).map_err(KafkaError::from)?;
+        Ok(Watcher { asker, topics: names })
     }
 
     /// Reads until `stop` is set; waits for brokers that are away.
     pub fn read(&self, stop: &AtomicBool, mut on_record: impl FnMut(&Arrived<'_>)) {
         while !stop.load(Ordering::Relaxed) {
-            let Some(Ok(message)) = self.consumer.poll(POLL_TIMEOUT) else { continue };
-            let Some(topic) = self.topics.iter().position(|topic| topic == message.topic()) else { continue };
+            let Some(Ok(message)) = self.asker.consumer.poll(POLL_TIMEOUT) else { continue };
+            let Some(source) = self.topics.find(message.topic()) else { continue };
             let append_ms = match message.timestamp() {
                 Timestamp::LogAppendTime(ms) => Some(ms),
                 Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,
             };
-            on_record(&Arrived { topic, headers: Headers::of(&message), append_ms });
+            on_record(&Arrived { topic: source.index(), headers: Headers::of(&message), append_ms });
         }
     }
 }

@@ -13,10 +13,10 @@ use rdkafka::message::{Message as _, Timestamp};
 use rdkafka::topic_partition_list::Offset;
 use watermaster_settings::Kafka;
 
-use crate::ask::{self, AskError};
+use crate::ask::{AskError, Asker};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Record;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourcePartition, Topics, all_partitions};
 use crate::{assign, topics::SourceIndex};
 
 /// Memory for records that were fetched ahead, over all partitions, and the least and the most for each.
@@ -84,17 +84,14 @@ impl SourceLog {
     pub fn open(
         kafka: &Kafka, topics: &[&str], (from, to): (Option<i64>, Option<i64>), timeout: Duration,
     ) -> Result<SourceLog, AskError> {
-        let consumer = consumer(kafka, PARTITION_KIB.0)?;
+        let asker = Asker::named(kafka, GROUP)?;
         let names = Topics::new(topics.iter().copied());
-        let mut addresses: Vec<SourcePartition> = Vec::new();
-        for (index, topic) in (0..=u16::MAX).zip(topics) {
-            let count = ask::partitions(&consumer, kafka, topic, timeout)?;
-            addresses.extend((0..count).map(|partition| (SourceIndex(index), partition)));
-        }
+        let counts = topics.iter().map(|topic| asker.partitions(topic, timeout));
+        let addresses = all_partitions(counts.collect::<Result<Vec<_>, _>>()?);
         let deadline = Instant::now() + timeout;
         let at = |time: Option<i64>, edge| {
             let offset = time.map_or(edge, Offset::Offset);
-            assign::offsets(&consumer, &names, &addresses, offset, deadline).map_err(KafkaError::from)
+            assign::offsets(&asker.consumer, &names, &addresses, offset, deadline).map_err(KafkaError::from)
         };
         let (starts, ends) = (at(from, Offset::Beginning)?, at(to, Offset::End)?);
         let highs = if to.is_some() { at(None, Offset::End)? } else { ends.clone() };

@@ -21,6 +21,12 @@ impl SourceIndex {
 /// A source and one of its partitions.
 pub type SourcePartition = (SourceIndex, i32);
 
+/// Returns the partitions of topics that have so many each.
+pub(super) fn all_partitions(counts: impl IntoIterator<Item = i32>) -> Vec<SourcePartition> {
+    let of_topic = |(source, count)| (0..count).map(move |partition| (SourceIndex(source), partition));
+    (0u16..).zip(counts).flat_map(of_topic).collect()
+}
+
 /// The source topics of a service, by [`SourceIndex`].
 ///
 /// Sources come and go while the process runs, but a topic keeps its index: records and partitions name their topic by

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
-use watermaster_kafka::{KafkaError, observer::Observer};
+use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::{KafkaError, consumer::group_id};
 use watermaster_settings::{Kafka, Service};
 
 use super::pace::Followers;
@@ -22,14 +23,35 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client that asks about one service, and its last answers.
+/// The last answers about one service.
 #[derive(Default)]
 struct Subject {
-    /// Made with the first question, and made anew when the service has another `consumer_group`.
-    observer: Option<Observer>,
-    consumer_group: Option<String>,
     partitions: BTreeMap<String, usize>,
     dead_letters: DeadLetterWatch,
+}
+
+/// The client that asks about all services, one after the other. It is made with the first question, and made anew
+/// after a read that failed: librdkafka may have kept a connection that caused it, or partitions to read.
+struct Client<'k> {
+    kafka: &'k Kafka,
+    asker: Option<Arc<Asker>>,
+}
+
+impl Client<'_> {
+    /// Returns the client. Its own group is that of a service that this program reads.
+    fn get(&mut self, service: &Service) -> Result<Arc<Asker>, KafkaError> {
+        self.asker.take_if(|asker| asker.has_old_secrets());
+        let asker = match self.asker.take() {
+            Some(asker) => asker,
+            None => Arc::new(Asker::silent(self.kafka, &group_id(self.kafka, service))?),
+        };
+        asker.prepare();
+        Ok(Arc::clone(self.asker.insert(asker)))
+    }
+
+    fn replace(&mut self) {
+        self.asker = None;
+    }
 }
 
 /// Starts to follow the topics of all services until the program stops. Without a thread the metrics stay as they are.
@@ -37,6 +59,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
     let (kafka, stop, configuration) = (kafka.clone(), Arc::clone(&parts.stop), Arc::clone(&parts.configuration));
     let work = move || {
         let mut subjects: BTreeMap<String, Subject> = BTreeMap::new();
+        let mut client = Client { kafka: &kafka, asker: None };
         let mut followers = Followers::default();
         while !stop.load(Ordering::Relaxed) {
             let next = Instant::now() + OBSERVE_INTERVAL;
@@ -45,7 +68,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
             followers.follow(&kafka, &running, &stop);
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
-                handle.cell.set_observed(subject.observe(&kafka, service, &stop));
+                handle.cell.set_observed(subject.observe(&mut client, service, &stop));
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
                 thread::sleep(CHECK_INTERVAL);
@@ -59,35 +82,26 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
 
 impl Subject {
     /// Asks about the topics of the service. A number of partitions stays if its answer is missing; a lag does not.
-    fn observe(&mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool) -> Observed {
-        if self.consumer_group != service.consumer_group {
-            *self = Subject { consumer_group: service.consumer_group.clone(), ..Subject::default() };
-        }
+    fn observe(&mut self, client: &mut Client<'_>, service: &Service, stop: &AtomicBool) -> Observed {
         self.partitions.retain(|topic, _| service.sources.iter().any(|source| source.topic == *topic));
-        let mut target_lag = None;
-        if let Err(why) = self.ask(kafka, service, stop, &mut target_lag) {
+        let target_lag = self.ask(client, service, stop).unwrap_or_else(|why| {
             warn!(service = service.name, "the brokers do not tell the partitions of the sources or a lag: {why}");
-        }
-        let unread = self.dead_letters.look(kafka, service);
+            None
+        });
+        let unread = self.dead_letters.look(client, service);
         Observed { partitions: self.partitions.clone(), target_lag, unread }
     }
 
+    /// Returns the service's consumer group and its lag, if there is one.
     fn ask(
-        &mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool, target_lag: &mut Option<(String, u64)>,
-    ) -> Result<(), KafkaError> {
-        self.observer.take_if(|observer| observer.has_old_secrets());
-        let observer = match &mut self.observer {
-            Some(observer) => observer,
-            none => none.insert(Observer::new(kafka, service)?),
-        };
+        &mut self, client: &mut Client<'_>, service: &Service, stop: &AtomicBool,
+    ) -> Result<Option<(String, u64)>, AskError> {
+        let asker = client.get(service)?;
         for source in service.sources.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
-            let partitions = observer.partitions(&source.topic, ANSWER_TIMEOUT)?;
-            self.partitions.insert(source.topic.clone(), partitions);
+            let partitions = asker.partitions(&source.topic, ANSWER_TIMEOUT)?;
+            self.partitions.insert(source.topic.clone(), partitions as usize);
         }
-        if let Some(group) = &service.consumer_group {
-            let lag = observer.lag(&service.target, ANSWER_TIMEOUT)?;
-            *target_lag = lag.map(|lag| (group.clone(), lag));
-        }
-        Ok(())
+        let Some(group) = &service.consumer_group else { return Ok(None) };
+        Ok(asker.lag(group, &service.target, ANSWER_TIMEOUT)?.map(|lag| (group.clone(), lag)))
     }
 }

@@ -12,8 +12,9 @@ use watermaster_core::pace::{ChangeCause, Control, Offsets, Pace};
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
 use watermaster_core::units::Ratio;
+use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::log_limiter::LogLimiter;
-use watermaster_kafka::{KafkaError, observer::Observer};
 use watermaster_settings::{Kafka, PaceSettings, Service};
 
 use super::CHECK_INTERVAL;
@@ -193,27 +194,23 @@ impl EngineCounts {
 struct Target<'a> {
     kafka: &'a Kafka,
     service: &'a Service,
-    observer: Option<Observer>,
+    asker: Option<Asker>,
     /// The number of partitions, and when they were counted.
-    partitions: Option<(usize, Instant)>,
+    partitions: Option<(i32, Instant)>,
     answered_at: Instant,
     /// Tails that were asked about, and whether a record was found.
     tails: BTreeMap<i32, (Offsets, bool)>,
     log_limiter: LogLimiter,
 }
 
+fn group(service: &Service) -> &str {
+    service.consumer_group.as_deref().unwrap_or_default()
+}
+
 impl<'a> Target<'a> {
     fn new(kafka: &'a Kafka, service: &'a Service) -> Target<'a> {
         let (answered_at, tails) = (Instant::now(), BTreeMap::new());
-        Target {
-            kafka,
-            service,
-            observer: None,
-            partitions: None,
-            answered_at,
-            tails,
-            log_limiter: LogLimiter::default(),
-        }
+        Target { kafka, service, asker: None, partitions: None, answered_at, tails, log_limiter: LogLimiter::default() }
     }
 
     /// Returns the offsets of all partitions in which the group committed; `None` if they can't be read, or if it has
@@ -226,7 +223,7 @@ impl<'a> Target<'a> {
             }
             Err(why) => {
                 if self.answered_at.elapsed() > REPLACE_INTERVAL {
-                    (self.observer, self.answered_at) = (None, Instant::now());
+                    (self.asker, self.answered_at) = (None, Instant::now());
                 }
                 self.warn("offsets", &why);
                 None
@@ -238,25 +235,26 @@ impl<'a> Target<'a> {
     fn markers(&self, instances: u32) -> u64 {
         let partitions = self.partitions.map_or(0, |(partitions, _)| partitions);
         let transactions = f64::from(instances) * self.kafka.transactions_per_second();
-        (partitions as f64 * transactions).ceil() as u64
+        (f64::from(partitions) * transactions).ceil() as u64
     }
 
-    fn ask(&mut self) -> Result<Vec<Offsets>, KafkaError> {
-        self.observer.take_if(|observer| observer.has_old_secrets());
-        let observer = match &mut self.observer {
-            Some(observer) => observer,
-            none => none.insert(Observer::new(self.kafka, self.service)?),
+    fn ask(&mut self) -> Result<Vec<Offsets>, AskError> {
+        self.asker.take_if(|asker| asker.has_old_secrets());
+        let asker = match &mut self.asker {
+            Some(asker) => asker,
+            none => none.insert(Asker::silent(self.kafka, &group_id(self.kafka, self.service))?),
         };
+        asker.prepare();
         let target = &self.service.target;
         let counted = self.partitions.filter(|(_, at)| at.elapsed() < RENEW_INTERVAL);
         let (partitions, _) = match counted {
             Some(counted) => counted,
             None => {
                 self.tails.clear();
-                *self.partitions.insert((observer.partitions(target, ANSWER_TIMEOUT)?, Instant::now()))
+                *self.partitions.insert((asker.partitions(target, ANSWER_TIMEOUT)?, Instant::now()))
             }
         };
-        observer.offsets(target, partitions, ANSWER_TIMEOUT)
+        asker.offsets(group(self.service), target, partitions, ANSWER_TIMEOUT)
     }
 
     /// Looks for records in the tails that may hold markers of transactions only, once for each.
@@ -275,16 +273,16 @@ impl<'a> Target<'a> {
 
     /// Asks about a tail. Without an answer it counts as open.
     fn has_record(&mut self, tail: Offsets) -> bool {
-        let Some(observer) = &self.observer else { return true };
-        let found = observer.has_record(&self.service.target, tail, TAIL_TIMEOUT);
+        let Some(asker) = &self.asker else { return true };
+        let found = asker.has_record(&self.service.target, tail, TAIL_TIMEOUT);
         found.unwrap_or_else(|why| {
             self.warn("a tail", &why);
             true
         })
     }
 
-    fn warn(&mut self, what: &'static str, why: &KafkaError) {
-        let (service, group) = (&self.service.name, self.service.consumer_group.as_deref().unwrap_or_default());
+    fn warn(&mut self, what: &'static str, why: &AskError) {
+        let (service, group) = (&self.service.name, group(self.service));
         self.log_limiter.warn(what, |suppressed| {
             warn!(service, group, suppressed, "the brokers do not tell how far the service is: {why}");
         });

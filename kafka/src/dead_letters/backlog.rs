@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
-use rdkafka::consumer::BaseConsumer;
 use watermaster_settings::{Kafka, Service};
 
-use super::reader::position_client;
 use super::{Job, Ledger, Ranges, Reader};
-use crate::{ask::AskError, assign::remaining, client::LoggingContext, record::NO_TIMESTAMP};
+use crate::{ask::AskError, ask::Asker, assign::remaining, record::NO_TIMESTAMP};
 
 /// The job of a redrive of all dead letters.
 pub const DEFAULT_JOB: &str = "default";
@@ -24,12 +23,12 @@ pub struct Unread {
     pub oldest_ms: Option<i64>,
 }
 
-/// A client that looks for open dead letters.
+/// Looks for open dead letters.
 pub struct Backlog {
     reader: Reader,
     ledger: Ledger,
-    /// Asks for the position of the job `default`.
-    position: BaseConsumer<LoggingContext>,
+    /// The consumer group of the job `default`.
+    default_group: String,
     /// The begin of the open dead letters, by partition.
     fronts: BTreeMap<i32, Front>,
 }
@@ -44,15 +43,15 @@ struct Front {
 }
 
 impl Backlog {
-    /// Makes the client.
+    /// Takes the client that looks. Between two looks it may ask and read for others.
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
-    pub fn open(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, AskError> {
-        let group = Job::group(kafka, service, DEFAULT_JOB);
-        let reader = Reader::open(kafka, &group, &service.dead_letter, timeout)?;
-        let (ledger, position) = (Ledger::new(service, &reader), position_client(kafka, &group)?);
-        Ok(Backlog { reader, ledger, position, fronts: BTreeMap::new() })
+    pub fn open(asker: Arc<Asker>, kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, AskError> {
+        let default_group = Job::group(kafka, service, DEFAULT_JOB);
+        let reader = Reader::of(asker, &default_group, &service.dead_letter, timeout)?;
+        let ledger = Ledger::new(service, &reader);
+        Ok(Backlog { reader, ledger, default_group, fronts: BTreeMap::new() })
     }
 
     /// Looks once. The first open record of each partition is read only where that moved.
@@ -61,16 +60,13 @@ impl Backlog {
     /// A broker does not answer within `timeout`, or refuses.
     pub fn look(&mut self, timeout: Duration) -> Result<Unread, AskError> {
         let deadline = Instant::now() + timeout;
-        for client in [&self.position, &self.reader.consumer] {
-            // Errors of connections pile up until they are polled, and a token of OAuth is renewed by a poll.
-            while client.poll(Duration::ZERO).is_some() {}
-        }
+        self.reader.asker.prepare();
         let topic = self.ledger.letters_id().to_owned();
         self.ledger.load(&mut self.reader, timeout)?;
         if self.ledger.letters_id() != topic {
             self.fronts.clear();
         }
-        let default = self.reader.committed_by(&self.position, remaining(deadline))?;
+        let default = self.reader.positions(&self.default_group, false, remaining(deadline))?;
         let mut ranges = self.reader.bounds(remaining(deadline))?;
         self.ledger.pass(&default, &ranges);
         self.find_fronts(&mut ranges, deadline)?;

@@ -80,7 +80,7 @@ impl Job {
     pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, AskError> {
         let (config, timeout) = (producer::transactional_config(kafka, transactional_id), transaction_timeout(kafka));
         let transactions = Transactions::new(&config, timeout)?;
-        let metadata = GroupMetadata::unfenced(reader.consumer.client()).ok_or(KafkaError::NoGroup)?;
+        let metadata = GroupMetadata::unfenced(reader.asker.consumer.client()).ok_or(KafkaError::NoGroup)?;
         let (topics, topic) = (HashMap::new(), reader.topic().to_owned());
         Ok(Job { topics, transactions, config, timeout, group: Arc::new(metadata), topic })
     }

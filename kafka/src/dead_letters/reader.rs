@@ -2,24 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::Kafka;
 
-use crate::ask::{self, AskError};
+use super::Positions;
+use crate::ask::{AskError, Asker};
 use crate::record::{Headers, NO_TIMESTAMP};
-use crate::topics::{SourceIndex, SourcePartition, Topics};
-use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, refusal::BrokerError};
-
-/// Bounds for the memory of records that are fetched ahead. A fetch is bounded as it comes: compressed records can take
-/// twenty times as much.
-const FETCH_BOUNDS: [(&str, &str); 3] =
-    [("queued.max.messages.kbytes", "4096"), ("queued.min.messages", "5000"), ("fetch.message.max.bytes", "131072")];
+use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
+use crate::{assign, client::KafkaError, ffi};
 
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
@@ -62,10 +59,9 @@ impl Letter {
     }
 }
 
-/// Reads one topic.
+/// Reads one topic, by a client that may also ask and read for others, one after the other.
 pub struct Reader {
-    pub(super) consumer: BaseConsumer<LoggingContext>,
-    kafka: Kafka,
+    pub(super) asker: Arc<Asker>,
     group: String,
     topics: Topics,
     partitions: Vec<SourcePartition>,
@@ -76,16 +72,30 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes a client that reads `topic`. It may read and commit the offsets of `group`, which it never joins.
+    /// Makes a client that reads `topic`, and whose group is `group`.
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
     pub fn open(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
-        let consumer = consumer(kafka, group, "earliest")?;
-        let count = ask::partitions(&consumer, kafka, topic, timeout)?;
-        let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
-        let (kafka, group, topics) = (kafka.clone(), group.to_owned(), Topics::new([topic]));
-        Ok(Reader { consumer, kafka, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
+        Reader::of(Arc::new(Asker::new(kafka, group)?), group, topic, timeout)
+    }
+
+    /// Reads `topic` by a client. `group` is the one whose positions are asked for.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic can't be read.
+    pub fn of(asker: Arc<Asker>, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
+        let partitions = all_partitions([asker.partitions(topic, timeout)?]);
+        let (group, topics) = (group.to_owned(), Topics::new([topic]));
+        Ok(Reader { asker, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
+    }
+
+    /// Checks that other topics exist.
+    ///
+    /// # Errors
+    /// Fails when no broker answers within `timeout`, or a topic can't be used.
+    pub fn find_topics(&self, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
+        self.asker.find_topics(topics, timeout)
     }
 
     /// Returns the number of the topic's partitions.
@@ -103,7 +113,7 @@ impl Reader {
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
     pub fn bounds(&self, timeout: Duration) -> Result<Ranges, AskError> {
-        let found = assign::watermarks(&self.consumer, &self.topics, &self.partitions, Instant::now() + timeout);
+        let found = assign::watermarks(&self.asker.consumer, &self.topics, &self.partitions, Instant::now() + timeout);
         let found = found.map_err(|source| self.failed(source))?;
         Ok(found.into_iter().map(|((_, partition), (low, high))| (partition, low..high)).collect())
     }
@@ -115,7 +125,7 @@ impl Reader {
     /// A broker does not answer within `timeout`, or refuses.
     pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, AskError> {
         let at = self.partitions.iter().map(|partition| (*partition, Offset::Offset(time_ms)));
-        let found = self.consumer.offsets_for_times(self.topics.list_at(at), timeout);
+        let found = self.asker.consumer.offsets_for_times(self.topics.list_at(at), timeout);
         let entries = ffi::entries(&found.map_err(|source| self.failed(source))?);
         match entries.iter().find(|entry| entry.error != Code::NoError) {
             Some(entry) => Err(self.failed(ClientError::OffsetFetch(entry.error))),
@@ -133,8 +143,9 @@ impl Reader {
     /// No broker answers within `timeout`, or the topic is refused.
     pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, AskError> {
         let deadline = Instant::now() + timeout;
-        let metadata = self.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
-        let (client, broker) = (self.consumer.client(), metadata.orig_broker_id());
+        let metadata =
+            self.asker.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
+        let (client, broker) = (self.asker.consumer.client(), metadata.orig_broker_id());
         ffi::topic_id(client, broker, self.topic(), assign::remaining(deadline)).map_err(|code| match code {
             code if is_final(code) => AskError::RefusedTopic { topic: self.topic().to_owned(), code },
             code => self.failed(ClientError::MetadataFetch(code)),
@@ -148,12 +159,12 @@ impl Reader {
     /// No broker answers within `timeout`, or the topic is refused.
     pub(super) fn log_bounds(&self, topic: &str, timeout: Duration) -> Result<Option<Range<i64>>, AskError> {
         let deadline = Instant::now() + timeout;
-        match ask::partitions(&self.consumer, &self.kafka, topic, timeout) {
+        match self.asker.partitions(topic, timeout) {
             Err(AskError::MissingTopic { .. }) => return Ok(None),
             other => other?,
         };
         let first = (SourceIndex(0), 0);
-        let found = assign::watermarks(&self.consumer, &Topics::new([topic]), &[first], deadline);
+        let found = assign::watermarks(&self.asker.consumer, &Topics::new([topic]), &[first], deadline);
         let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         Ok(found.map_err(failed)?.get(&first).map(|(low, high)| *low..*high))
     }
@@ -172,10 +183,10 @@ impl Reader {
         let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         self.start(&Ranges::new())?;
         let at = [((SourceIndex(0), 0), Offset::Offset(range.start))];
-        self.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(failed)?;
+        self.asker.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(failed)?;
         let mut is_read = false;
         while !is_read {
-            match self.consumer.poll(assign::remaining(deadline)) {
+            match self.asker.consumer.poll(assign::remaining(deadline)) {
                 Some(Ok(record)) if record.offset() < range.end => {
                     is_read = record.offset() + 1 == range.end;
                     visit(record.offset(), record.key().unwrap_or_default(), record.payload())?;
@@ -197,53 +208,31 @@ impl Reader {
         Ok(self.start(&Ranges::new())?)
     }
 
-    /// Returns the offsets with their metadata that another group has committed, as [`committed`](Reader::committed)
-    /// does.
+    /// Returns the offsets with their metadata that a group has committed, once no transaction with one is pending.
     ///
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
-        if group == self.group {
-            return self.committed(timeout);
-        }
-        let client = consumer(&self.kafka, group, "earliest")?;
-        self.committed_by(&client, timeout).map_err(|error| match error {
-            AskError::RefusedGroup { code, .. } => AskError::RefusedGroup { group: group.to_owned(), code },
-            other => other,
-        })
+    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<Positions, AskError> {
+        self.positions(group, true, timeout)
     }
 
-    /// Returns the offsets with their metadata that the group has committed, after pending transactions have ended.
+    /// Returns the offsets of the reader's own group, as [`committed_of`](Reader::committed_of) does.
     ///
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
-        self.committed_by(&self.consumer, timeout)
+    pub fn committed(&self, timeout: Duration) -> Result<Positions, AskError> {
+        self.positions(&self.group, true, timeout)
     }
 
-    /// Returns the offsets that the group of `client` has committed, as [`committed`](Reader::committed) does.
-    pub(super) fn committed_by(
-        &self, client: &BaseConsumer<LoggingContext>, timeout: Duration,
-    ) -> Result<BTreeMap<i32, (i64, String)>, AskError> {
-        let found = assign::committed(client, &self.topics, &self.partitions, timeout);
-        let found = found.map_err(|error| self.group_error(client, error))?;
+    /// Returns the offsets that a group has committed. Unless `stable`, a pending transaction does not hold up the
+    /// answer.
+    pub(super) fn positions(&self, group: &str, stable: bool, timeout: Duration) -> Result<Positions, AskError> {
+        let found = self.asker.committed_now(group, &self.topics, &self.partitions, stable, timeout)?;
         let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
-        let committed = found.into_iter().filter_map(|((_, partition), committed)| {
-            committed.map(|(offset, metadata)| (partition, (offset, text(metadata))))
-        });
-        Ok(committed.collect())
-    }
-
-    /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again,
-    /// and tells only in an event that the group is refused.
-    fn group_error(&self, client: &BaseConsumer<LoggingContext>, error: ClientError) -> AskError {
-        while client.poll(Duration::ZERO).is_some() {}
-        match client.context().last_error() {
-            Some(BrokerError { code: code @ Code::GroupAuthorizationFailed, .. }) => {
-                AskError::RefusedGroup { group: self.group.clone(), code }
-            }
-            _ => AskError::Client(error.into()),
-        }
+        let position = |((_, partition), (offset, metadata)): (SourcePartition, (i64, Vec<u8>))| {
+            (partition, (offset, text(metadata)))
+        };
+        Ok(found.into_iter().map(position).collect())
     }
 
     /// Starts to read these offsets instead of others.
@@ -253,15 +242,15 @@ impl Reader {
     pub fn start(&mut self, ranges: &Ranges) -> Result<(), KafkaError> {
         if !self.paused.is_empty() {
             // A partition stays paused when it is assigned again.
-            self.consumer.unassign()?;
+            self.asker.consumer.unassign()?;
             let paused: Vec<_> = self.paused.iter().map(|partition| (SourceIndex(0), *partition)).collect();
-            self.consumer.resume(&self.topics.list(&paused))?;
+            self.asker.consumer.resume(&self.topics.list(&paused))?;
             self.paused.clear();
         }
         let ranges = ranges.iter().filter(|(_, range)| !range.is_empty());
         self.open = ranges.clone().map(|(partition, range)| (*partition, range.end)).collect();
         let at = ranges.map(|(partition, range)| ((SourceIndex(0), *partition), Offset::Offset(range.start)));
-        Ok(self.consumer.assign(&self.topics.list_at(at))?)
+        Ok(self.asker.consumer.assign(&self.topics.list_at(at))?)
     }
 
     /// Returns true once all ranges have been read.
@@ -286,7 +275,7 @@ impl Reader {
     pub(super) fn next_with<T>(
         &mut self, wait: Duration, take: impl FnOnce(&BorrowedMessage<'_>) -> T,
     ) -> Result<Option<T>, AskError> {
-        let (taken, ended) = match self.consumer.poll(wait) {
+        let (taken, ended) = match self.asker.consumer.poll(wait) {
             Some(Ok(message)) => {
                 let (partition, offset) = (message.partition(), message.offset());
                 let Some(&end) = self.open.get(&partition) else { return Ok(None) };
@@ -308,7 +297,7 @@ impl Reader {
     pub(super) fn close(&mut self, partition: i32) {
         if self.open.remove(&partition).is_some() {
             // A partition that stays open is only fetched in vain.
-            let _ = self.consumer.pause(&self.topics.list([&(SourceIndex(0), partition)]));
+            let _ = self.asker.consumer.pause(&self.topics.list([&(SourceIndex(0), partition)]));
             self.paused.insert(partition);
         }
     }
@@ -324,7 +313,7 @@ fn is_final(code: Code) -> bool {
 
 /// Reads single records of source topics: the originals of stubs.
 pub struct Originals {
-    consumer: BaseConsumer<LoggingContext>,
+    asker: Asker,
 }
 
 impl Originals {
@@ -333,7 +322,7 @@ impl Originals {
     /// # Errors
     /// librdkafka refuses the configuration.
     pub fn new(kafka: &Kafka, group: &str) -> Result<Originals, KafkaError> {
-        Ok(Originals { consumer: consumer(kafka, group, "error")? })
+        Ok(Originals { asker: Asker::new(kafka, group)? })
     }
 
     /// Returns the record at this offset, or `None` if the topic does not keep it any more.
@@ -346,14 +335,13 @@ impl Originals {
         let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
-        self.consumer.assign(&list).map_err(failed)?;
+        self.asker.consumer.assign(&list).map_err(failed)?;
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
-            match self.consumer.poll(assign::remaining(deadline)) {
+            match self.asker.consumer.poll(assign::remaining(deadline)) {
                 Some(Ok(message)) if message.offset() == offset => return Ok(Some(Letter::new(&message))),
                 Some(Ok(_)) | Some(Err(ClientError::PartitionEOF(_))) => return Ok(None),
                 Some(Err(ClientError::MessageConsumption(code))) => match code {
-                    Code::AutoOffsetReset | Code::OffsetOutOfRange => return Ok(None),
                     Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => return Ok(None),
                     code if is_final(code) => {
                         return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
@@ -365,14 +353,4 @@ impl Originals {
         }
         Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut)))
     }
-}
-
-fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    client::consumer(&client::reader_config(kafka, group, reset, &FETCH_BOUNDS))
-}
-
-/// Makes a client that asks for the committed offsets of a job while it runs. The client does not wait for the end of
-/// pending transactions, since a redrive with `--rate` has one nearly all the time.
-pub(super) fn position_client(kafka: &Kafka, group: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    client::consumer(client::reader_config(kafka, group, "earliest", &[]).set("isolation.level", "read_uncommitted"))
 }

@@ -38,7 +38,7 @@ pub fn ensure_ledger(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Durat
 /// Makes the topic unless it is there. Returns whether it was made, and the number of its partitions.
 fn ensure(kafka: &Kafka, new: NewTopic<'_>, reader: &Reader, timeout: Duration) -> Result<(bool, i32), AskError> {
     let topic = new.name;
-    match ask::partitions(&reader.consumer, kafka, topic, timeout) {
+    match reader.asker.partitions(topic, timeout) {
         Err(AskError::MissingTopic { .. }) => {}
         other => return other.map(|partitions| (false, partitions)),
     }

@@ -4,18 +4,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use watermaster_core::offset_map;
 use watermaster_core::pace::Offsets;
 use watermaster_settings::{Kafka, Service};
 
 use super::problem::Problem;
-use crate::assign::{committed, remaining};
-use crate::client::{self, KafkaError, LoggingContext};
+use crate::ask::{AskError, Asker};
 use crate::consumer::group_id;
-use crate::observer::Observer;
-use crate::topics::SourceIndex;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourcePartition, Topics, all_partitions};
 
 /// The longest time between the two looks. A longer `interval` is not checked.
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
@@ -24,12 +21,14 @@ const MIN_RECORDS: i64 = 20;
 /// The time between the first question of a look and its last one, and until a commit is visible.
 const SKEW: Duration = Duration::from_secs(1);
 
-/// The clients that ask about one service.
+/// The client that asks about one service.
 struct Watch<'s> {
     service: &'s Service,
-    partitions: usize,
-    target: Observer,
-    sources: BaseConsumer<LoggingContext>,
+    asker: Asker,
+    /// The group of its sources, and that of its target.
+    groups: [String; 2],
+    /// The number of the target's partitions.
+    partitions: i32,
     topics: Topics,
     source_partitions: Vec<SourcePartition>,
 }
@@ -64,17 +63,17 @@ pub(super) fn watch<'s>(
 }
 
 impl<'s> Watch<'s> {
-    fn new(kafka: &Kafka, service: &'s Service, partitions: &[usize], timeout: Duration) -> Result<Self, KafkaError> {
-        let target = Observer::new(kafka, service)?;
+    fn new(kafka: &Kafka, service: &'s Service, partitions: &[usize], timeout: Duration) -> Result<Self, AskError> {
+        let groups = [group_id(kafka, service), service.consumer_group.clone().unwrap_or_default()];
+        let asker = Asker::silent(kafka, &groups[0])?;
         let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
-        let of_source = |(source, &count): (u16, &usize)| (0..count as i32).map(move |at| (SourceIndex(source), at));
         Ok(Watch {
             service,
-            partitions: target.partitions(&service.target, timeout)?,
-            target,
-            sources: client::consumer(&client::reader_config(kafka, &group_id(kafka, service), "earliest", &[]))?,
+            partitions: asker.partitions(&service.target, timeout)?,
+            asker,
+            groups,
             topics,
-            source_partitions: (0u16..).zip(partitions).flat_map(of_source).collect(),
+            source_partitions: all_partitions(partitions.iter().map(|count| *count as i32)),
         })
     }
 
@@ -84,30 +83,33 @@ impl<'s> Watch<'s> {
 
     /// Asks for the offsets when the watch begins. The time between the two looks at the sources contains that between
     /// the two at the target, so that no record of this program looks like that of another writer.
-    fn first_look(&self, timeout: Duration) -> Result<Look, KafkaError> {
+    fn first_look(&self, timeout: Duration) -> Result<Look, AskError> {
         let at = Instant::now();
         let completed = self.completed(timeout)?;
-        Ok(Look { at, target: self.target.offsets(&self.service.target, self.partitions, timeout)?, completed })
+        Ok(Look { at, target: self.target(timeout)?, completed })
     }
 
-    fn second_look(&self, timeout: Duration) -> Result<Look, KafkaError> {
+    fn second_look(&self, timeout: Duration) -> Result<Look, AskError> {
         let at = Instant::now();
-        let target = self.target.offsets(&self.service.target, self.partitions, timeout)?;
+        let target = self.target(timeout)?;
         Ok(Look { at, target, completed: self.completed(timeout)? })
     }
 
-    fn completed(&self, timeout: Duration) -> Result<i64, KafkaError> {
-        let deadline = Instant::now() + timeout;
-        let committed = committed(&self.sources, &self.topics, &self.source_partitions, remaining(deadline))?;
+    fn target(&self, timeout: Duration) -> Result<Vec<Offsets>, AskError> {
+        self.asker.offsets(&self.groups[1], &self.service.target, self.partitions, timeout)
+    }
+
+    fn completed(&self, timeout: Duration) -> Result<i64, AskError> {
+        let committed = self.asker.committed(&self.groups[0], &self.topics, &self.source_partitions, timeout)?;
         let of_partition = |(offset, metadata): (i64, Vec<u8>)| {
             let map = offset_map::decode(offset, &metadata).unwrap_or_default();
             offset + map.completed.iter().map(|run| run.end - run.start).sum::<i64>()
         };
-        Ok(committed.into_iter().filter_map(|(_, committed)| committed.map(of_partition)).sum())
+        Ok(committed.into_values().map(of_partition).sum())
     }
 
     fn compare(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
-        let group = self.service.consumer_group.clone().unwrap_or_default();
+        let group = self.groups[1].clone();
         let sum = |look: &Look, of: fn(&Offsets) -> i64| look.target.iter().map(of).sum::<i64>();
         let mut problems = Vec::new();
         let stood_still = sum(first, |one| one.committed) == sum(second, |one| one.committed);
@@ -126,14 +128,14 @@ impl<'s> Watch<'s> {
     /// Returns whether a record, and not only markers of transactions, was open at a look.
     fn has_open_record(&self, look: &Look, timeout: Duration) -> bool {
         let mut open = look.target.iter().filter(|one| one.end > one.committed);
-        open.any(|one| self.target.has_record(&self.service.target, *one, timeout).unwrap_or(false))
+        open.any(|one| self.asker.has_record(&self.service.target, *one, timeout).unwrap_or(false))
     }
 
     /// Returns the most markers that the transactions of all instances write to the target in this time.
     fn markers(&self, kafka: &Kafka, time: Duration, timeout: Duration) -> i64 {
-        let groups = self.sources.fetch_group_list(Some(&group_id(kafka, self.service)), timeout);
+        let groups = self.asker.consumer.fetch_group_list(Some(&self.groups[0]), timeout);
         let instances = groups.ok().and_then(|groups| Some(groups.groups().first()?.members().len())).unwrap_or(1);
         let transactions = (time.as_secs_f64() * kafka.transactions_per_second()).ceil();
-        (self.partitions * instances.max(1)) as i64 * transactions as i64
+        i64::from(self.partitions) * instances.max(1) as i64 * transactions as i64
     }
 }

@@ -2,27 +2,21 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::{Message as _, Offset};
 use watermaster_settings::{Kafka, Service, Settings};
 
 use super::problem::Problem;
-use crate::assign::{committed, remaining, watermarks};
-use crate::client::{self, KafkaError, LoggingContext};
+use crate::ask::{AskError, Asker};
+use crate::assign::{remaining, watermarks};
+use crate::client::{KafkaError, LoggingContext};
 use crate::consumer::group_id;
-use crate::topics::SourceIndex;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourcePartition, Topics, all_partitions};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
 const OLDEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pause before the next question to a group that has no coordinator yet.
-const COORDINATOR_INTERVAL: Duration = Duration::from_millis(200);
-/// One record of each partition is enough.
-const SMALL_FETCHES: [(&str, &str); 2] = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "65536")];
 
 /// The records in the sources of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,32 +59,18 @@ pub(super) fn check(
 
 fn look(
     kafka: &Kafka, service: &Service, group: &str, partitions: &[usize], timeout: Duration,
-) -> Result<Option<History>, KafkaError> {
+) -> Result<Option<History>, AskError> {
     let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
-    let of_source = |(source, &count): (u16, &usize)| (0..count as i32).map(move |at| (SourceIndex(source), at));
-    let partitions: Vec<SourcePartition> = (0u16..).zip(partitions).flat_map(of_source).collect();
-    let reader = client::consumer(&client::reader_config(kafka, group, "earliest", &SMALL_FETCHES))?;
-    let deadline = Instant::now() + timeout;
-    let offsets = loop {
-        match committed(&reader, &topics, &partitions, remaining(deadline)) {
-            Err(error) if is_becoming(&error) && Instant::now() < deadline => thread::sleep(COORDINATOR_INTERVAL),
-            answer => break answer?,
-        }
-    };
-    if offsets.iter().any(|(_, committed)| committed.is_some()) {
+    let partitions = all_partitions(partitions.iter().map(|count| *count as i32));
+    let (asker, deadline) = (Asker::silent(kafka, group)?, Instant::now() + timeout);
+    if !asker.committed(group, &topics, &partitions, timeout)?.is_empty() {
         return Ok(None);
     }
-    let filled = watermarks(&reader, &topics, &partitions, deadline)?;
+    let filled = watermarks(&asker.consumer, &topics, &partitions, deadline).map_err(KafkaError::from)?;
     let filled: Vec<_> = filled.into_iter().filter(|(_, (low, high))| low < high).collect();
     let offsets = filled.iter().map(|(_, (low, high))| high.abs_diff(*low)).sum();
     let firsts = filled.into_iter().map(|(partition, (low, _))| (partition, low));
-    Ok((offsets > 0).then(|| History { offsets, oldest: oldest(&reader, &topics, firsts.collect()) }))
-}
-
-/// Returns whether the group has no coordinator yet: the first question makes the topic of committed offsets.
-fn is_becoming(error: &ClientError) -> bool {
-    let code = error.rdkafka_error_code();
-    matches!(code, Some(Code::NotCoordinator | Code::CoordinatorNotAvailable | Code::CoordinatorLoadInProgress))
+    Ok((offsets > 0).then(|| History { offsets, oldest: oldest(&asker.consumer, &topics, firsts.collect()) }))
 }
 
 /// Returns the time of the oldest of these records.

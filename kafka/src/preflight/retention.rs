@@ -12,8 +12,7 @@ use super::problem::Problem;
 use crate::ask::TopicFacts;
 use crate::assign::watermarks;
 use crate::client::{self, KafkaError};
-use crate::topics::SourceIndex;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{Topics, all_partitions};
 
 /// Returns each source of one client whose topic keeps more records than its client's part of the capacity admits in
 /// the topic's retention.
@@ -47,10 +46,7 @@ pub(super) fn check<'s>(
 /// Counts the offsets that each of these topics holds, with its number of partitions.
 fn records(kafka: &Kafka, of: &[(&str, usize)], timeout: Duration) -> Result<Vec<u64>, KafkaError> {
     let topics = Topics::new(of.iter().map(|(topic, _)| *topic));
-    let of_topic = |(source, (_, count)): (u16, &(&str, usize))| {
-        (0..*count as i32).map(move |partition| (SourceIndex(source), partition))
-    };
-    let partitions: Vec<SourcePartition> = (0u16..).zip(of).flat_map(of_topic).collect();
+    let partitions = all_partitions(of.iter().map(|(_, count)| *count as i32));
     let reader = client::consumer(&client::reader_config(kafka, &kafka.group_id, "earliest", &[]))?;
     let mut records = vec![0; of.len()];
     for ((source, _), (low, high)) in watermarks(&reader, &topics, &partitions, Instant::now() + timeout)? {

@@ -1,21 +1,22 @@
 //! Follows the open dead letters of a service.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
-use watermaster_kafka::ask::AskError;
+use watermaster_kafka::ask::{AskError, Asker};
 use watermaster_kafka::dead_letters::{Backlog, Unread};
-use watermaster_settings::{Kafka, Service};
+use watermaster_settings::Service;
 
-use super::ANSWER_TIMEOUT;
+use super::{ANSWER_TIMEOUT, Client};
 
 /// The interval between two questions that the brokers refuse, or cannot answer because the topic is missing.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The client that looks at the dead letters of one service.
+/// The dead letters of one service, and the client that looks at them now.
 #[derive(Default)]
 pub(super) struct DeadLetterWatch {
-    backlog: Option<Backlog>,
+    backlog: Option<(Arc<Asker>, Backlog)>,
     /// The time before which a refused question is not repeated.
     refused_until: Option<Instant>,
     /// The log has a line about the refusal.
@@ -24,31 +25,37 @@ pub(super) struct DeadLetterWatch {
 
 impl DeadLetterWatch {
     /// Looks at the dead letters; `None` while they are unknown.
-    pub fn look(&mut self, kafka: &Kafka, service: &Service) -> Option<Unread> {
+    pub fn look(&mut self, client: &mut Client<'_>, service: &Service) -> Option<Unread> {
         if self.refused_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        match self.unread(kafka, service) {
+        match self.unread(client, service) {
             Ok(unread) => {
                 self.warned = false;
                 Some(unread)
             }
             Err(why) => {
                 self.refuse(service, &why);
+                client.replace();
                 None
             }
         }
     }
 
-    fn unread(&mut self, kafka: &Kafka, service: &Service) -> Result<Unread, AskError> {
-        let backlog = match &mut self.backlog {
+    fn unread(&mut self, client: &mut Client<'_>, service: &Service) -> Result<Unread, AskError> {
+        let asker = client.get(service)?;
+        self.backlog.take_if(|(its, _)| !Arc::ptr_eq(its, &asker));
+        let (_, backlog) = match &mut self.backlog {
             Some(backlog) => backlog,
-            none => none.insert(Backlog::open(kafka, service, ANSWER_TIMEOUT)?),
+            none => {
+                let backlog = Backlog::open(Arc::clone(&asker), client.kafka, service, ANSWER_TIMEOUT)?;
+                none.insert((asker, backlog))
+            }
         };
         backlog.look(ANSWER_TIMEOUT)
     }
 
-    /// Replaces the client. The right to read dead letters is optional, so a refusal is told only once.
+    /// Begins anew. The right to read dead letters is optional, so a refusal is told only once.
     fn refuse(&mut self, service: &Service, why: &AskError) {
         let (service, is_refused) = (&service.name, is_refusal(why));
         if is_refused && !self.warned {

@@ -9,7 +9,7 @@ use watermaster_kafka::dead_letters::{
     DEFAULT_JOB, DoneState, Holder, Job, JobError, Ledger, Letter, Originals, Outgoing, Positions, Reader,
 };
 use watermaster_kafka::dead_letters::{ensure_ledger, ensure_parking};
-use watermaster_kafka::{ask::AskError, ask::find_topics, headers};
+use watermaster_kafka::{ask::AskError, headers};
 use watermaster_settings::{Kafka, Service};
 
 use super::dry_run::dry_run;
@@ -90,7 +90,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     if args.dry_run {
         return dry_run(&kafka, &service, reader, &options, &plan, args.output.format);
     }
-    find_topics(&kafka, &destinations(&plan), CONNECT_TIMEOUT)?;
+    reader.find_topics(&destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &service.parked(), &reader, CONNECT_TIMEOUT)? {
         eprintln!("made the topic {}", service.parked());
     }

@@ -6,8 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use watermaster_core::{offset_map, tracker::Tracker};
-use watermaster_kafka::{KafkaError, topics::SourceIndex};
-use watermaster_kafka::{ask::committed, load::RecordPosition};
+use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::load::{NAME, RecordPosition};
+use watermaster_kafka::topics::{SourceIndex, Topics};
 use watermaster_settings::{Kafka, Service};
 
 use super::account::Account;
@@ -15,7 +16,7 @@ use super::account::Account;
 /// A source and one of its partitions.
 type SourcePartition = (SourceIndex, i32);
 /// A committed offset with its metadata.
-type Committed = (SourcePartition, i64, Vec<u8>);
+type Committed = (SourcePartition, (i64, Vec<u8>));
 
 /// The time that the coordinator of the group may take.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
@@ -24,7 +25,7 @@ const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum CompletedError {
     #[error("the completed records of {group} could not be read: {source}")]
-    Unread { group: String, source: KafkaError },
+    Unread { group: String, source: AskError },
     #[error("{group} has an offset that watermaster did not commit: {source}")]
     Foreign { group: String, source: offset_map::DecodeError },
 }
@@ -38,16 +39,18 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(
         return Ok(());
     }
     let group = format!("{}.{}", kafka.group_id, service.name);
-    match committed(kafka, &group, &account.plan.topics, &partitions, COORDINATOR_TIMEOUT) {
+    let topics = Topics::new(account.plan.topics.iter().map(String::as_str));
+    let asked = Asker::named(kafka, NAME).map_err(AskError::from);
+    match asked.and_then(|asker| asker.committed(&group, &topics, &partitions, COORDINATOR_TIMEOUT)) {
         Ok(committed) => judge(committed, account).map_err(|source| CompletedError::Foreign { group, source }),
         Err(source) => Err(CompletedError::Unread { group, source }),
     }
 }
 
 /// Counts as lost the waiting records that the offset or the map of their partition records as completed.
-fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), offset_map::DecodeError> {
+fn judge(committed: impl IntoIterator<Item = Committed>, account: &mut Account) -> Result<(), offset_map::DecodeError> {
     let mut completed = HashMap::new();
-    for (partition, offset, metadata) in committed {
+    for (partition, (offset, metadata)) in committed {
         let map = offset_map::decode(offset, &metadata)?;
         completed.insert(partition, Tracker::restore(offset, &map.completed));
     }
@@ -99,17 +102,17 @@ mod tests {
     fn completed_records_without_an_output_are_lost() {
         let mut account = waiting_at(&[9, 10, 11, 12, 13]);
         let (offset, metadata) = committed();
-        judge(vec![((SourceIndex(0), 3), offset, metadata.clone())], &mut account).unwrap();
+        judge(vec![((SourceIndex(0), 3), (offset, metadata.clone()))], &mut account).unwrap();
         assert_eq!((account.total().lost, account.total().waiting), (2, 3));
         let mut elsewhere = waiting_at(&[9]);
-        judge(vec![((SourceIndex(0), 2), offset, metadata)], &mut elsewhere).unwrap();
+        judge(vec![((SourceIndex(0), 2), (offset, metadata))], &mut elsewhere).unwrap();
         assert_eq!((elsewhere.total().lost, elsewhere.total().waiting), (0, 1));
     }
 
     #[test]
     fn foreign_offsets_are_an_error() {
         let mut account = waiting_at(&[9]);
-        assert!(judge(vec![((SourceIndex(0), 3), 10, b"other".to_vec())], &mut account).is_err());
+        assert!(judge(vec![((SourceIndex(0), 3), (10, b"other".to_vec()))], &mut account).is_err());
         assert_eq!(account.total().lost, 0);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{collections::BTreeMap, fmt::Display, io, sync::Arc, thread, thread::JoinHandle};
 
-use watermaster_kafka::ask::{AskError, find_topics};
-use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, Watcher};
+use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, NAME, Watcher};
 use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
 
@@ -64,7 +64,7 @@ impl Session {
     /// Starts to send a plan and, with `read_back`, to read the target and the dead-letter topic of the service.
     pub fn start(kafka: &Kafka, service: &Service, plan: Plan, read_back: bool) -> Result<Session, SessionError> {
         let sources: Vec<&str> = plan.clients.iter().map(|client| plan.topics[client.topic].as_str()).collect();
-        find_topics(kafka, &sources, CONNECT_TIMEOUT)?;
+        Asker::named(kafka, NAME).map_err(AskError::from)?.find_topics(&sources, CONNECT_TIMEOUT)?;
         let outputs = [service.target.as_str(), &service.dead_letter];
         let watcher = read_back.then(|| Watcher::open(kafka, &outputs, CONNECT_TIMEOUT)).transpose()?;
 

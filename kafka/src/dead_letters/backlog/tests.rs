@@ -45,7 +45,8 @@ impl Letters {
 
     fn backlog(&self) -> Backlog {
         let settings = self.settings();
-        Backlog::open(&settings.kafka, &settings.services[0], TIMEOUT).unwrap()
+        let asker = Asker::new(&settings.kafka, "asker").unwrap();
+        Backlog::open(Arc::new(asker), &settings.kafka, &settings.services[0], TIMEOUT).unwrap()
     }
 
     /// Writes dead letters with these times.

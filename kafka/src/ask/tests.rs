@@ -19,7 +19,6 @@ fn a_lag_counts_from_the_offsets_that_the_group_committed() {
     let config = Config::parse(text, Path::new("test.toml"), [], crate::PROPERTY_RULES);
     let mut settings = config.expect("the configuration is valid").settings;
     settings.kafka.bootstrap_servers = broker.bootstrap_servers();
-    settings.services[0].consumer_group = Some("bureau".to_owned());
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", broker.bootstrap_servers()).set("group.id", "bureau");
     let producer: ThreadedProducer<DefaultProducerContext> = client.create().unwrap();
@@ -29,18 +28,18 @@ fn a_lag_counts_from_the_offsets_that_the_group_committed() {
     }
     producer.flush(TIMEOUT).unwrap();
 
-    let observer = Observer::new(&settings.kafka, &settings.services[0]).unwrap();
-    assert_eq!(observer.partitions("target", TIMEOUT).unwrap(), 3);
-    assert_eq!(observer.lag("target", TIMEOUT).unwrap(), None, "the group has committed nothing");
+    let asker = Asker::new(&settings.kafka, "asker").unwrap();
+    assert_eq!(asker.partitions("target", TIMEOUT).unwrap(), 3);
+    assert_eq!(asker.lag("bureau", "target", TIMEOUT).unwrap(), None, "the group has committed nothing");
     let consumer: BaseConsumer = client.create().unwrap();
     let commit = |partition, offset| {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset("target", partition, Offset::Offset(offset)).unwrap();
         consumer.commit(&list, CommitMode::Sync).unwrap();
-        observer.lag("target", TIMEOUT).unwrap()
+        asker.lag("bureau", "target", TIMEOUT).unwrap()
     };
     assert_eq!(commit(0, 4), Some(6), "the other partitions do not count");
     assert_eq!(commit(1, 5), Some(6));
     assert_eq!(commit(0, 10), Some(0));
-    assert!(observer.partitions("missing", TIMEOUT).is_err());
+    assert!(asker.partitions("missing", TIMEOUT).is_err());
 }
