@@ -187,6 +187,13 @@ impl Watermaster {
         self.status("VmHWM:")
     }
 
+    /// Returns the number of librdkafka clients: each has one thread of this name.
+    pub fn client_count(&self) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.pid())).into_iter().flatten().flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "rdk:main").count()
+    }
+
     fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(name));
