@@ -84,7 +84,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Makes a client whose own group is `group`: librdkafka reads nothing without the right to read one.
+    /// Makes a client of `group`: librdkafka reads no record without a group.
     ///
     /// # Errors
     /// librdkafka refuses the configuration.
@@ -92,7 +92,8 @@ impl Asker {
         Asker::with(kafka, client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS))
     }
 
-    /// Makes a client for a caller that logs the errors that it gets, once each.
+    /// Makes a client as [`new`](Asker::new) does, but keeps librdkafka's lines out of the log: the caller logs the
+    /// errors.
     ///
     /// # Errors
     /// librdkafka refuses the configuration.
@@ -102,7 +103,7 @@ impl Asker {
         Asker::with(kafka, config)
     }
 
-    /// Makes a client whose own group has the name of a command. That is also its `client.id`, unless one is configured.
+    /// Makes a client of a command. The command's name is its group, and its `client.id` unless one is configured.
     ///
     /// # Errors
     /// librdkafka refuses the configuration.

@@ -579,8 +579,8 @@ pub(super) fn committed_of<C: ClientContext>(
 ) -> Result<Vec<Entry>, Code> {
     let (native, name) = (client.native_ptr(), c_text(group));
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
-    // SAFETY: client, name and list live during the calls; librdkafka copies the question. The entries are copied before
-    // the answer that owns them is dropped.
+    // SAFETY: client, name and list live during the calls; librdkafka copies the question. The entries are copied
+    // before the answer that owns them is dropped.
     unsafe {
         let answer = answer_to(client, operation, timeout, |options, answers| {
             let question = sys::rd_kafka_ListConsumerGroupOffsets_new(name.as_ptr(), partitions.ptr());

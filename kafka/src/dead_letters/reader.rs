@@ -72,7 +72,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes a client that reads `topic`, and whose group is `group`.
+    /// Makes a client of `group` that reads `topic`.
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
@@ -80,7 +80,7 @@ impl Reader {
         Reader::of(Arc::new(Asker::new(kafka, group)?), group, topic, timeout)
     }
 
-    /// Reads `topic` by a client. `group` is the one whose positions are asked for.
+    /// Reads `topic` by a client, and asks for the positions of `group`.
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
