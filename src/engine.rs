@@ -31,10 +31,12 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 use watermaster_core::delivery::{DeliveryRules, Machine, Strategy};
-use watermaster_core::{throttle::Throttle, units::Time};
+use watermaster_core::throttle::{OpenRoom, Throttle};
+use watermaster_core::units::Time;
 
 use crate::clock::{self, Clock};
-use crate::{heartbeat::Heartbeat, services::Inbox, snapshot::SnapshotCell};
+use crate::services::{Inbox, OpenCell};
+use crate::{heartbeat::Heartbeat, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
 use watermaster_kafka::{preflight, producer, producer::Producer};
 use watermaster_schemas::cache::SchemaCache;
@@ -73,6 +75,7 @@ pub struct Job {
     pub heartbeat: Arc<Heartbeat>,
     /// Holds the next policy and sources.
     pub inbox: Arc<Inbox>,
+    pub open: Arc<OpenCell>,
     /// Set from outside: finish the round and leave.
     pub shutdown: Arc<AtomicBool>,
 }
@@ -142,8 +145,11 @@ impl EngineState {
             replay_foreign: job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay,
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
+        let mut throttle = Throttle::new(job.service.policy.clone(), now);
+        // Nothing is admitted before the open records were counted.
+        throttle.handle_open_room(job.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));
         Ok(EngineState {
-            throttle: Throttle::new(job.service.policy.clone(), now),
+            throttle,
             group: GroupMember::join(job, &clock)?,
             machine: Machine::new(rules),
             clock,

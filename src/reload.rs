@@ -207,6 +207,7 @@ impl Configuration {
             if let Some(handle) = former.iter().find(|former| former.name == service.name) {
                 let is_known = names.is_some() || service.patterns.is_empty();
                 let policy = Some(handle.pace.change(service));
+                handle.open.set_max(service.max_open);
                 let sources = is_known.then(|| service.sources.clone());
                 handle.inbox.leave(Change { policy, sources, facts: facts.clone(), ..Change::default() });
                 return handle.clone();

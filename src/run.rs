@@ -6,10 +6,13 @@
 mod brokers;
 mod discovery;
 mod fleet;
+mod followers;
 mod http;
 mod observer;
+mod open;
 mod pace;
 mod signals;
+mod target;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,11 +1,12 @@
 //! The services of the process, which come and go by reload, and the way to the engine of each.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Policy;
+use watermaster_core::throttle::OpenRoom;
 use watermaster_kafka::ask::TopicFacts;
 use watermaster_settings::{PaceSettings, Service, Source};
 
@@ -26,6 +27,8 @@ pub struct Change {
     pub policy: Option<Policy>,
     /// The limit of the search for the capacity.
     pub capacity: Option<u64>,
+    /// The room for open records; the inner `None` is no bound.
+    pub open_room: Option<Option<OpenRoom>>,
     pub sources: Option<Vec<Source>>,
     /// The brokers' answers about new source topics.
     pub facts: BTreeMap<String, TopicFacts>,
@@ -42,6 +45,7 @@ impl Inbox {
         let waiting = place.get_or_insert_default();
         waiting.policy = change.policy.or(waiting.policy.take());
         waiting.capacity = change.capacity.or(waiting.capacity.take());
+        waiting.open_room = change.open_room.or(waiting.open_room.take());
         waiting.sources = change.sources.or(waiting.sources.take());
         waiting.facts.extend(change.facts);
     }
@@ -82,6 +86,51 @@ impl PaceCell {
     }
 }
 
+/// The open records of one service: those that were admitted, and that its consumer group has not committed.
+#[derive(Debug, Default)]
+pub struct OpenCell {
+    /// The most that the service may have; 0 for no bound.
+    max: AtomicU64,
+    /// The admissions of this instance that have arrived in the target.
+    delivered: AtomicU64,
+    /// The number that was counted last.
+    counted: Mutex<Option<u64>>,
+}
+
+impl OpenCell {
+    fn new(service: &Service) -> OpenCell {
+        let cell = OpenCell::default();
+        cell.set_max(service.max_open);
+        cell
+    }
+
+    pub fn set_max(&self, max: Option<u64>) {
+        self.max.store(max.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub fn max(&self) -> Option<u64> {
+        Some(self.max.load(Ordering::Relaxed)).filter(|max| *max > 0)
+    }
+
+    /// Notes that so many admissions have arrived. A count of open records that begins later contains them.
+    pub fn set_delivered(&self, admitted: u64) {
+        self.delivered.store(admitted, Ordering::Release);
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    /// Sets the number of open records; `None` while it is unknown.
+    pub fn set_counted(&self, open: Option<u64>) {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = open;
+    }
+
+    pub fn counted(&self) -> Option<u64> {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The parts of one service's engine that others use.
 #[derive(Debug, Clone)]
 pub struct ServiceHandle {
@@ -90,6 +139,7 @@ pub struct ServiceHandle {
     pub heartbeat: Arc<Heartbeat>,
     pub inbox: Arc<Inbox>,
     pub pace: Arc<PaceCell>,
+    pub open: Arc<OpenCell>,
     /// Set when the engine is to finish its round and leave.
     pub stop: Arc<AtomicBool>,
 }
@@ -109,8 +159,9 @@ impl ServiceHandle {
         });
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
         let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
+        let open = Arc::new(OpenCell::new(service));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
-        ServiceHandle { name, cell, heartbeat, inbox, pace, stop }
+        ServiceHandle { name, cell, heartbeat, inbox, pace, open, stop }
     }
 
     /// Shows why the service is not ready, with its other figures as they are.

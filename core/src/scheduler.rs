@@ -44,7 +44,7 @@ pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
 use gates::Gates;
-pub use gates::GroupPart;
+pub use gates::{GroupPart, OpenRoom};
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 pub(crate) use spacing::least_limit;
@@ -153,6 +153,11 @@ impl Scheduler {
     /// Sets the part of the group's capacity that this instance may use.
     pub fn set_part(&mut self, now: Time, part: GroupPart) {
         self.gates.set_part(now, &self.policy, part);
+    }
+
+    /// Sets the room for open records.
+    pub fn set_open_room(&mut self, room: Option<OpenRoom>) {
+        self.gates.set_open_room(&self.policy, room);
     }
 
     /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first

@@ -53,7 +53,7 @@ use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler};
 use crate::{delays::Histogram, policy::Policy, reason::Reason, slot::Slots, units::Time, window::SlidingCount};
 
 pub use crate::ledger::{PartitionView, PauseReason};
-pub use crate::{reason::Rejection, scheduler::Cause, scheduler::GroupPart, slot::Slot};
+pub use crate::{reason::Rejection, scheduler::Cause, scheduler::GroupPart, scheduler::OpenRoom, slot::Slot};
 pub use messages::{Action, Arrival, Sender, Verdict};
 
 /// One service's state machine.

@@ -196,6 +196,8 @@ pub struct Service {
     pub redrive_key: Option<Token>,
     /// The consumer group that reads the target, if its lag is to be shown.
     pub consumer_group: Option<String>,
+    /// The most admitted records that `consumer_group`, which is set then, has not committed.
+    pub max_open: Option<u64>,
     /// The search for the capacity, if it is wanted; `consumer_group` is set then.
     pub pace: Option<PaceSettings>,
     /// The settings that the core needs.
@@ -220,6 +222,7 @@ impl Service {
             redrive_client: "redrive".to_owned(),
             redrive_key: None,
             consumer_group: None,
+            max_open: None,
             pace: None,
             policy,
         }

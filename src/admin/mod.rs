@@ -256,6 +256,7 @@ fn render_metrics(state: &AdminState) -> String {
         publisher.publish(&service.name, &service.cell.get());
         publisher.publish_observed(&service.name, service.cell.observed());
         publisher.publish_pace(&service.name, service.cell.pace());
+        publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
     }
     publisher.publish_reload(state.configuration.last(), state.configuration.hash());
     publisher.render()

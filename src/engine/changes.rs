@@ -9,6 +9,12 @@ impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
         let Some(change) = self.job.inbox.take() else { return Ok(()) };
+        if let Some(room) = change.open_room {
+            self.throttle.handle_open_room(room);
+            if change.policy.is_none() && change.capacity.is_none() && change.sources.is_none() {
+                return Ok(());
+            }
+        }
         if let Some(policy) = change.policy {
             self.take_policy(now, policy);
         }

@@ -137,6 +137,8 @@ impl Engine<'_> {
         self.delayed.detach();
         (rounds.schedule, rounds.commit_now) = (Schedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
+        // Each admission joins the running round at once, so that all of them have arrived.
+        self.job.open.set_delivered(self.throttle.admitted());
         self.publish(now);
         Ok(true)
     }

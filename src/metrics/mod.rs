@@ -59,6 +59,8 @@ struct ServiceMetrics {
     newest: Arc<ServiceSnapshot>,
     observed: Arc<Observed>,
     pace: Option<Arc<PaceView>>,
+    /// The most open records, and their number.
+    open: [Option<u64>; 2],
 }
 
 /// The figures of one client label.
@@ -99,6 +101,7 @@ impl Publisher {
             newest: Arc::default(),
             observed: Arc::default(),
             pace: None,
+            open: [None; 2],
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         if !Arc::ptr_eq(&metrics.newest, snapshot) {
@@ -118,6 +121,13 @@ impl Publisher {
     pub fn publish_pace(&mut self, service: &str, pace: Option<Arc<PaceView>>) {
         if let Some(metrics) = self.services.get_mut(service) {
             metrics.pace = pace;
+        }
+    }
+
+    /// Takes over the most open records that a published service may have, and their number.
+    pub fn publish_open(&mut self, service: &str, open: [Option<u64>; 2]) {
+        if let Some(metrics) = self.services.get_mut(service) {
+            metrics.open = open;
         }
     }
 

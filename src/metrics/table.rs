@@ -254,6 +254,12 @@ metrics! {
     "watermaster_target_lag_records" Gauge Records ["service" "consumer_group"]
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
         Service target_lag;
+    "watermaster_max_open_records" Gauge Records ["service"]
+        "The most admitted records that the target's own consumer group may leave open (max_open); missing without it."
+        Service |s, out| s.open[0].into_iter().for_each(|max| out.put(max));
+    "watermaster_open_records" Gauge Records ["service"]
+        "Offsets that this group has not committed, those of marks of transactions among them; missing while unknown."
+        Service |s, out| s.open[1].into_iter().for_each(|open| out.put(open));
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
         "Open offsets of the dead-letter topic: not redriven or parked by any job, nor closed; missing while unknown."
         Service dead_letter_offsets;

@@ -162,6 +162,7 @@ impl Launch {
             cell: handle.cell,
             heartbeat: handle.heartbeat,
             inbox: handle.inbox,
+            open: handle.open,
             shutdown: handle.stop,
         };
         engine::run(job).is_ok()

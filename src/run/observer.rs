@@ -13,8 +13,7 @@ use watermaster_kafka::ask::{AskError, Asker};
 use watermaster_kafka::{KafkaError, consumer::group_id};
 use watermaster_settings::{Kafka, Service};
 
-use super::pace::Followers;
-use super::{CHECK_INTERVAL, Parts};
+use super::{CHECK_INTERVAL, Parts, followers::Followers};
 use crate::snapshot::Observed;
 use dead_letters::DeadLetterWatch;
 

@@ -1,66 +1,28 @@
-//! Searches for the capacity of services with `[service.pace]`: a thread for each, with a client of its own, reads how
-//! far the service's own consumer group has committed in the target.
+//! Searches for the capacity of services with `[service.pace]`.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tracing::{info, warn};
-use watermaster_core::pace::{ChangeCause, Control, Offsets, Pace};
+use tracing::info;
+use watermaster_core::pace::{ChangeCause, Control, Pace};
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
 use watermaster_core::units::Ratio;
-use watermaster_kafka::ask::{AskError, Asker};
-use watermaster_kafka::consumer::group_id;
-use watermaster_kafka::log_limiter::LogLimiter;
 use watermaster_settings::{Kafka, PaceSettings, Service};
 
-use super::CHECK_INTERVAL;
+use super::{CHECK_INTERVAL, target::Target};
 use crate::clock::Clock;
 use crate::services::{Change, ServiceHandle};
 use crate::snapshot::ServiceSnapshot;
 
-/// The longest wait for one answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest wait for a record in the tail of a partition.
-const TAIL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The interval at which the partitions of the target are counted, and at which tails are asked about again.
-const RENEW_INTERVAL: Duration = Duration::from_secs(60);
-/// A client that got no answer for this long is replaced: its credentials may be old.
-const REPLACE_INTERVAL: Duration = Duration::from_secs(30);
 /// With scope instance, another instance that has source partitions for this long ends the search here.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The limit of the service follows only a change of this part, but for one to a bound.
 const SMALL_CHANGE: u64 = 100;
 
-/// The threads that search, by the name of the service.
-#[derive(Default)]
-pub(super) struct Followers(BTreeMap<String, JoinHandle<()>>);
-
-impl Followers {
-    /// Starts a thread for each service whose capacity is to be found. Each ends when that is no longer so, when its
-    /// service ends, or when the program stops.
-    pub(super) fn follow(&mut self, kafka: &Kafka, services: &[(Service, ServiceHandle)], stop: &Arc<AtomicBool>) {
-        self.0.retain(|_, thread| !thread.is_finished());
-        for (service, handle) in services.iter().filter(|(_, handle)| handle.pace.settings().is_some()) {
-            if self.0.contains_key(&service.name) {
-                continue;
-            }
-            let (kafka, service, handle, stop) = (kafka.clone(), service.clone(), handle.clone(), Arc::clone(stop));
-            let name = service.name.clone();
-            let thread = thread::Builder::new().name(format!("pace-{name}"));
-            match thread.spawn(move || search(&kafka, &service, &handle, &stop)) {
-                Ok(thread) => _ = self.0.insert(name, thread),
-                Err(why) => warn!(service = name, "no thread searches for the capacity: {why}"),
-            }
-        }
-    }
-}
-
 /// Searches until there are no settings for it.
-fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, stop: &AtomicBool) {
+pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, stop: &AtomicBool) {
     let ends = || stop.load(Ordering::Relaxed) || handle.is_stopped();
     let Some(mut settings) = handle.pace.settings() else { return };
     let clock = Clock::start();
@@ -187,104 +149,5 @@ impl EngineCounts {
             self.rejected = rejected;
         }
         if waits { Ratio::ONE } else { Ratio::ZERO }
-    }
-}
-
-/// The target of a service, as its consumer group reads it.
-struct Target<'a> {
-    kafka: &'a Kafka,
-    service: &'a Service,
-    asker: Option<Asker>,
-    /// The number of partitions, and when they were counted.
-    partitions: Option<(i32, Instant)>,
-    answered_at: Instant,
-    /// Tails that were asked about, and whether a record was found.
-    tails: BTreeMap<i32, (Offsets, bool)>,
-    log_limiter: LogLimiter,
-}
-
-fn group(service: &Service) -> &str {
-    service.consumer_group.as_deref().unwrap_or_default()
-}
-
-impl<'a> Target<'a> {
-    fn new(kafka: &'a Kafka, service: &'a Service) -> Target<'a> {
-        let (answered_at, tails) = (Instant::now(), BTreeMap::new());
-        Target { kafka, service, asker: None, partitions: None, answered_at, tails, log_limiter: LogLimiter::default() }
-    }
-
-    /// Returns the offsets of all partitions in which the group committed; `None` if they can't be read, or if it has
-    /// committed none.
-    fn offsets(&mut self) -> Option<Vec<Offsets>> {
-        match self.ask() {
-            Ok(offsets) => {
-                self.answered_at = Instant::now();
-                Some(offsets).filter(|offsets| !offsets.is_empty())
-            }
-            Err(why) => {
-                if self.answered_at.elapsed() > REPLACE_INTERVAL {
-                    (self.asker, self.answered_at) = (None, Instant::now());
-                }
-                self.warn("offsets", &why);
-                None
-            }
-        }
-    }
-
-    /// Returns the most markers that the transactions of these instances write per second: one for each partition.
-    fn markers(&self, instances: u32) -> u64 {
-        let partitions = self.partitions.map_or(0, |(partitions, _)| partitions);
-        let transactions = f64::from(instances) * self.kafka.transactions_per_second();
-        (f64::from(partitions) * transactions).ceil() as u64
-    }
-
-    fn ask(&mut self) -> Result<Vec<Offsets>, AskError> {
-        self.asker.take_if(|asker| asker.has_old_secrets());
-        let asker = match &mut self.asker {
-            Some(asker) => asker,
-            none => none.insert(Asker::silent(self.kafka, &group_id(self.kafka, self.service))?),
-        };
-        asker.prepare();
-        let target = &self.service.target;
-        let counted = self.partitions.filter(|(_, at)| at.elapsed() < RENEW_INTERVAL);
-        let (partitions, _) = match counted {
-            Some(counted) => counted,
-            None => {
-                self.tails.clear();
-                *self.partitions.insert((asker.partitions(target, ANSWER_TIMEOUT)?, Instant::now()))
-            }
-        };
-        asker.offsets(group(self.service), target, partitions, ANSWER_TIMEOUT)
-    }
-
-    /// Looks for records in the tails that may hold markers of transactions only, once for each.
-    fn close_tails(&mut self, pace: &mut Pace, clock: &Clock) {
-        let tails: Vec<Offsets> = pace.doubtful_tails(clock.now()).collect();
-        for tail in tails {
-            let known = self.tails.get(&tail.partition).filter(|(known, _)| *known == tail);
-            let known = known.map(|(_, has_record)| *has_record);
-            let has_record = known.unwrap_or_else(|| self.has_record(tail));
-            self.tails.insert(tail.partition, (tail, has_record));
-            if !has_record {
-                pace.handle_empty_tail(tail);
-            }
-        }
-    }
-
-    /// Asks about a tail. Without an answer it counts as open.
-    fn has_record(&mut self, tail: Offsets) -> bool {
-        let Some(asker) = &self.asker else { return true };
-        let found = asker.has_record(&self.service.target, tail, TAIL_TIMEOUT);
-        found.unwrap_or_else(|why| {
-            self.warn("a tail", &why);
-            true
-        })
-    }
-
-    fn warn(&mut self, what: &'static str, why: &AskError) {
-        let (service, group) = (&self.service.name, group(self.service));
-        self.log_limiter.warn(what, |suppressed| {
-            warn!(service, group, suppressed, "the brokers do not tell how far the service is: {why}");
-        });
     }
 }

@@ -26,6 +26,7 @@ mod load;
 mod lowered;
 mod many_partitions;
 mod mirror;
+mod open;
 mod oracle;
 mod outage;
 mod overflow;

@@ -95,6 +95,12 @@ impl Broker {
         altered.into_iter().for_each(|topic| drop(topic.expect("the broker takes the settings")));
     }
 
+    /// Deletes the offsets of a group without members.
+    pub fn delete_group(&self, group: &str) {
+        let deleted = run(self.admin().delete_groups(&[group], &options())).expect("the broker answers");
+        assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+    }
+
     /// Deletes all records of a topic with one partition, as `kafka-delete-records.sh` does.
     pub fn delete_records(&self, topic: &str) {
         let mut all = TopicPartitionList::new();

@@ -30,8 +30,12 @@ pub(crate) struct Gates {
     paced_until: Time,
     /// All admissions so far.
     admitted: u64,
-    /// Nothing is admitted once there are as many admissions: what others know this member may have admitted.
+    /// Nothing is admitted once there are as many admissions: the lower one of the next two.
     admitted_limit: u64,
+    /// The admissions that this member of a group has announced to the others.
+    announced: u64,
+    /// The admissions with which the service has as many open records as it may have.
+    full_at: u64,
     /// False while the part of the group's capacity is smaller than it will be soon: then nothing is rejected for lack
     /// of it.
     rejects: bool,
@@ -55,6 +59,17 @@ pub struct GroupPart {
 impl GroupPart {
     /// Nothing.
     pub const NONE: GroupPart = GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, rejects: false };
+}
+
+/// The room that a service has for more open records: those that were admitted, and that its own consumer group has not
+/// committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenRoom {
+    /// The number of [admissions](crate::throttle::Throttle::admitted) of this instance that the count of the open
+    /// records contains.
+    pub admitted: u64,
+    /// The records that all instances together may admit beyond those.
+    pub records: u64,
 }
 
 /// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
@@ -92,6 +107,8 @@ impl Gates {
             paced_until: Time::ZERO,
             admitted: 0,
             admitted_limit: u64::MAX,
+            announced: u64::MAX,
+            full_at: u64::MAX,
             rejects: true,
         }
     }
@@ -110,7 +127,8 @@ impl Gates {
         self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) != (policy.capacity, policy.cycle) {
             (self.limit, self.fresh_until, self.until) = (policy.capacity, Time::NEVER, Time::NEVER);
-            (self.admitted_limit, self.rejects) = (u64::MAX, true);
+            (self.announced, self.rejects) = (u64::MAX, true);
+            self.admitted_limit = self.full_at;
             self.capacities = MeanLimit::new(policy.cycle, policy.capacity);
             self.pace = policy.capacity;
         }
@@ -142,10 +160,25 @@ impl Gates {
         let GroupPart { limit, until, admitted, pace, rejects } = part;
         let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
-        (self.admitted_limit, self.rejects) = (admitted, rejects);
+        (self.announced, self.rejects) = (admitted, rejects);
+        self.admitted_limit = self.full_at.min(admitted);
         if !is_same {
             self.set_pace(now, policy, pace);
         }
+    }
+
+    /// Sets the room for open records; `None` for no bound. A member of a group takes its part of it, as it has one of
+    /// the capacity, rounded up: without a record no member would ever go on.
+    pub(super) fn set_open_room(&mut self, policy: &Policy, room: Option<OpenRoom>) {
+        let part = |records: u64| match policy.scope {
+            Scope::Instance => records,
+            Scope::Group => {
+                let part = u128::from(records) * u128::from(self.limit.min(policy.capacity));
+                part.div_ceil(u128::from(policy.capacity)) as u64
+            }
+        };
+        self.full_at = room.map_or(u64::MAX, |room| room.admitted.saturating_add(part(room.records)));
+        self.admitted_limit = self.full_at.min(self.announced);
     }
 
     /// Charges an admission to the window. Returns the number of records in it.

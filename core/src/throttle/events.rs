@@ -1,6 +1,6 @@
 //! Events other than records: time, policies, partitions and commits.
 
-use super::{GroupPart, Slot, Throttle};
+use super::{GroupPart, OpenRoom, Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
 use crate::{allocator::Part, reason::Reason, units::Time};
@@ -67,6 +67,12 @@ impl Throttle {
     pub fn handle_part(&mut self, now: Time, part: GroupPart) {
         let now = self.not_before(now);
         self.scheduler.set_part(now, part);
+    }
+
+    /// Sets the room of the service for more open records; `None` for no bound. While no room is left, records wait in
+    /// both modes: nothing is rejected for lack of capacity. Shadow mode has no bound, since it holds nothing back.
+    pub fn handle_open_room(&mut self, room: Option<OpenRoom>) {
+        self.scheduler.set_open_room(room.filter(|_| self.shadow.is_none()));
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance.

@@ -34,6 +34,16 @@ pub fn consumer_group(section: &Section<'_>) -> Option<Option<String>> {
     }
 }
 
+/// Reads the bound on open records, which only the offsets of a consumer group tell.
+pub fn max_open(section: &Section<'_>) -> Option<Option<u64>> {
+    let max_open = section.optional_value("max_open")?;
+    if max_open.is_some() && consumer_group(section).is_some_and(|group| group.is_none()) {
+        section.refuse("max_open", "is set without consumer_group", "the consumer group that reads the target");
+        return None;
+    }
+    Some(max_open)
+}
+
 /// Reads the section, if it is written.
 pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
     let section = service.table("pace");

@@ -183,6 +183,7 @@ const SERVICE: &[Key] = &[
         Text("header:client-id, topic"),
     ),
     key("consumer_group", CONSUMER_GROUP, Unset),
+    reloaded_key("max_open", Count(1, MAX_CAPACITY), Unset),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     key("redrive_key_file", TOKEN_FILE, Unset),

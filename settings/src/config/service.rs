@@ -48,6 +48,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
+        max_open: pace::max_open(section),
         pace: pace::pace(section),
         policy: policy(section, kafka),
     })
