@@ -107,9 +107,10 @@ function Stat({ panel, queries, ...size }) {
   const [time, values] = frames(panel, queries)[0].fields;
   const last = values.values.findLast((value) => value !== null);
   const area = { ...values, config: { ...values.config, custom: {} } };
-  const { graphMode } = panel.options;
+  const { graphMode, textMode } = panel.options;
   return (
-    <BigValue value={values.display(last)} theme={theme} colorMode="value" graphMode={graphMode} textMode="value"
+    <BigValue value={{ ...values.display(last), title: values.name }} theme={theme} colorMode="value" graphMode={graphMode}
+      textMode={textMode === "auto" ? "value" : textMode}
       sparkline={graphMode === "area" ? { x: time, y: area } : undefined} {...size} />
   );
 }
@@ -154,7 +155,9 @@ function Panel({ panel }) {
   const column = (WIDTH - GAP) / 24;
   const [width, height] = [w * column - GAP, h * (ROW + GAP) - GAP];
   const box = { position: "absolute", left: GAP + x * column, top: y * (ROW + GAP), width, height };
-  if (panel.type === "row") return <div style={{ ...box, paddingTop: 6, fontSize: 16 }}>{panel.title}</div>;
+  if (panel.type === "row") {
+    return <div style={{ ...box, paddingTop: 6, fontSize: 16 }}>{panel.collapsed && "▸ "}{panel.title}</div>;
+  }
 
   const Kind = KINDS[panel.type];
   const { queries } = answers.panels.find(({ id }) => id === panel.id);
@@ -163,7 +166,7 @@ function Panel({ panel }) {
     <div style={box}>
       <PanelChrome title={panel.title} width={width} height={height}>
         {(width, height) => empty
-          ? <div style={{ ...quiet, textAlign: "center", paddingTop: height / 3 }}>No data</div>
+          ? <div style={{ ...quiet, textAlign: "center", paddingTop: height / 3 }}>{panel.fieldConfig.defaults.noValue ?? "No data"}</div>
           : <Kind panel={panel} queries={queries} width={width} height={height} />}
       </PanelChrome>
     </div>
