@@ -24,7 +24,8 @@ const [WIDTH, ROW, GAP] = [1600, 30, 8];
 function settings(panel, name) {
   const config = structuredClone(panel.fieldConfig.defaults);
   for (const { matcher, properties } of panel.fieldConfig.overrides) {
-    if (matcher.options !== name) continue;
+    const { id, options } = matcher;
+    if (id === "byRegexp" ? !new RegExp(options.slice(1, -1)).test(name) : options !== name) continue;
     for (const { id, value } of properties) {
       const path = id.split(".");
       const last = path.pop();
@@ -166,7 +167,7 @@ function Panel({ panel }) {
     <div style={box}>
       <PanelChrome title={panel.title} width={width} height={height}>
         {(width, height) => empty
-          ? <div style={{ ...quiet, textAlign: "center", paddingTop: height / 3 }}>{panel.fieldConfig.defaults.noValue ?? "No data"}</div>
+          ? <div style={{ ...quiet, textAlign: "center", paddingTop: height / 3 }}>No data</div>
           : <Kind panel={panel} queries={queries} width={width} height={height} />}
       </PanelChrome>
     </div>
