@@ -28,8 +28,9 @@ impl Board {
         text(&self.json["title"]).trim_start_matches("Watermaster / ")
     }
 
+    /// Returns all rows and panels. A collapsed row contains its panels; an open row stands before them.
     pub fn rows_and_panels(&self) -> impl Iterator<Item = &Value> {
-        list(&self.json["panels"])
+        list(&self.json["panels"]).flat_map(|row| std::iter::once(row).chain(list(&row["panels"])))
     }
 
     pub fn panels(&self) -> impl Iterator<Item = Panel<'_>> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use watermaster::metrics::table::TABLE;
 
-use crate::board::{Board, placeholders, text};
+use crate::board::{Board, list, placeholders, text};
 use crate::repository::{files, read, root};
 use crate::{assert_none, promql::examine};
 
@@ -155,6 +155,40 @@ fn panels_have_unique_ids_and_do_not_overlap() {
                     break;
                 }
             }
+        }
+    }
+    assert_none(problems);
+}
+
+/// Without these settings the panels have nothing to show, and each open panel is one that a reader has to understand.
+/// All of the board *Capacity planning* is for shadow mode.
+#[test]
+fn panels_that_need_a_setting_are_in_a_collapsed_row_that_names_it() {
+    const SETTINGS: [(&str, &str); 5] = [
+        ("watermaster_shadow_", "shadow mode"),
+        ("watermaster_target_lag_", "consumer_group"),
+        ("watermaster_pace_", "[service.pace]"),
+        ("watermaster_service_late_", "[service.pace]"),
+        ("watermaster_group_hold_", "scope = \"group\""),
+    ];
+    let mut problems = Vec::new();
+    for board in Board::all().iter().filter(|board| board.uid() != "watermaster-capacity-planning") {
+        let mut row = &Value::Null;
+        for panel in board.rows_and_panels() {
+            if panel["type"] == "row" {
+                row = panel;
+            }
+            let is_inside = list(&row["panels"]).any(|inner| inner["id"] == panel["id"]);
+            if panel["type"] != "row" && is_inside != (row["collapsed"] == true) {
+                problems.push(format!("{}: {} is not in {}", board.file, panel["title"], row["title"]));
+            }
+        }
+        for panel in board.panels() {
+            let row = list(&board.json["panels"]).find(|row| list(&row["panels"]).any(|inner| inner == panel.json));
+            let title = row.map_or("", |row| text(&row["title"]));
+            let needs = |metric: &str| panel.expressions().all(|expression| expression.contains(metric));
+            let needed = SETTINGS.iter().filter(|(metric, setting)| needs(metric) && !title.contains(setting));
+            problems.extend(needed.map(|(_, setting)| panel.problem(format!("not in a row for {setting}"))));
         }
     }
     assert_none(problems);

@@ -55,7 +55,8 @@ def main():
     variables |= dict(each.split("=", 1) for each in sys.argv[6:])
 
     panels = []
-    for panel in board["panels"]:
+    # A collapsed row contains its panels.
+    for panel in [each for row in board["panels"] for each in (row, *row.get("panels", []))]:
         panel["title"] = filled(panel.get("title", ""), variables)
         queries = [ask(prometheus, target, variables, start, end, step) for target in panel.get("targets", [])]
         panels.append({"id": panel["id"], "title": panel["title"], "queries": queries})

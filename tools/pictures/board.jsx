@@ -24,7 +24,8 @@ const [WIDTH, ROW, GAP] = [1600, 30, 8];
 function settings(panel, name) {
   const config = structuredClone(panel.fieldConfig.defaults);
   for (const { matcher, properties } of panel.fieldConfig.overrides) {
-    if (matcher.options !== name) continue;
+    const { id, options } = matcher;
+    if (id === "byRegexp" ? !new RegExp(options.slice(1, -1)).test(name) : options !== name) continue;
     for (const { id, value } of properties) {
       const path = id.split(".");
       const last = path.pop();
@@ -107,9 +108,10 @@ function Stat({ panel, queries, ...size }) {
   const [time, values] = frames(panel, queries)[0].fields;
   const last = values.values.findLast((value) => value !== null);
   const area = { ...values, config: { ...values.config, custom: {} } };
-  const { graphMode } = panel.options;
+  const { graphMode, textMode } = panel.options;
   return (
-    <BigValue value={values.display(last)} theme={theme} colorMode="value" graphMode={graphMode} textMode="value"
+    <BigValue value={{ ...values.display(last), title: values.name }} theme={theme} colorMode="value" graphMode={graphMode}
+      textMode={textMode === "auto" ? "value" : textMode}
       sparkline={graphMode === "area" ? { x: time, y: area } : undefined} {...size} />
   );
 }
@@ -154,7 +156,9 @@ function Panel({ panel }) {
   const column = (WIDTH - GAP) / 24;
   const [width, height] = [w * column - GAP, h * (ROW + GAP) - GAP];
   const box = { position: "absolute", left: GAP + x * column, top: y * (ROW + GAP), width, height };
-  if (panel.type === "row") return <div style={{ ...box, paddingTop: 6, fontSize: 16 }}>{panel.title}</div>;
+  if (panel.type === "row") {
+    return <div style={{ ...box, paddingTop: 6, fontSize: 16 }}>{panel.collapsed && "▸ "}{panel.title}</div>;
+  }
 
   const Kind = KINDS[panel.type];
   const { queries } = answers.panels.find(({ id }) => id === panel.id);

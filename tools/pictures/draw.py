@@ -64,10 +64,10 @@ def board_page(answers, label):
 <script>window.ANSWERS = {board}; window.LABEL = {json.dumps(label)}</script><script src="board.js"></script>"""
 
 
-def upper_part(answers, row):
-    """The same dashboard up to the row of that title: what fits into a README."""
+def upper_part(answers, title):
+    """The same dashboard down to the panel of that title: the first screen, for the README."""
     panels = answers["board"]["panels"]
-    end = next(panel["gridPos"]["y"] for panel in panels if panel["title"] == row)
+    end = next(panel["gridPos"]["y"] for panel in panels if panel["title"] == title)
     return answers | {"board": answers["board"] | {"panels": [each for each in panels if each["gridPos"]["y"] < end]}}
 
 
@@ -120,7 +120,7 @@ def main():
         page.write_text(board_page(answers, label))
         photograph(page, pictures / f"{picture}.png", WIDTH)
         if name == "service":
-            page.write_text(board_page(upper_part(answers, "Delays and rejections"), label))
+            page.write_text(board_page(upper_part(answers, "Alerts"), label))
             photograph(page, pictures / "campaign.png", WIDTH)
     source = SHARES.format(date)
     if (run / "report.html").exists():

@@ -43,8 +43,8 @@ def limit(name, colour, service):
 
 
 def states():
-    panels = json.loads(SERVICE.read_text())["panels"]
-    panel = next(each for each in panels if each["title"] == "State of the search")
+    rows = json.loads(SERVICE.read_text())["panels"]
+    panel = next(each for row in rows for each in row.get("panels", []) if each["title"] == "State of the search")
     target = {"refId": "A", "expr": 'watermaster_pace_state{service="paced"} == 1', "legendFormat": "{{state}}"}
     return panel | {"id": 3, "title": "State of the search, with pace", "gridPos": place(3), "targets": [target]}
 

@@ -56,14 +56,14 @@ pub const BOARDS: [(&str, &[Placed]); 4] = [
 ];
 
 const SERVICE: &[Placed] = &[
-    // State, decisions (0 is shadow mode), used, admitted, rejected, delayed, oldest, unread.
-    panel(1, "All services", &[EACH, ALL, EACH, EACH, ALL, ALL, ALL, ALL]),
     panel(4, "Protection", &[SHAPED]),
     panel(3, "Ready instances", &[SHAPED]),
     panel(5, "Capacity in use", &[SHAPED]),
     panel(6, "Demand", &[SHAPED]),
     panel(7, "Delayed records", &[SHAPED]),
     panel(8, "Rejected", &[REJECTED]),
+    panel(62, "Wait within shares", &[SHAPED]),
+    panel(61, "Furthest over share", &[SHAPED]),
     panel(10, "Admitted records and capacity", &[SHAPED]),
     panel(12, "Wants by client, stacked against the capacity", &[SHAPED]),
     panel(40, "Alerts", &[SHAPED]),
@@ -76,6 +76,7 @@ const SERVICE: &[Placed] = &[
     panel(20, "Rejected by reason", &[REJECTED]),
     panel(21, "Rejected by client", &[REJECTED]),
     panel(11, "Decisions", &[SHAPED, SHAPED, REJECTED]),
+    panel(63, "Wait of clients within their shares (p99)", &[SHAPED]),
     panel(18, "Record to commit", &[SHAPED]),
     // All clients of the run are configured, so that none is new.
     panel(32, "Known clients", &[SHAPED, SHAPED, ILL_HEALTH]),
@@ -116,11 +117,16 @@ const CLIENT: &[Placed] = &[
     panel(24, "Time in a backlog", &[SHAPED]),
     panel(10, "Decisions", &[SHAPED, SHAPED, REJECTED]),
     panel(19, "Rejected part", &[REJECTED]),
-    panel(20, "Would be delayed or rejected (shadow mode)", &[SHADOWED]),
-    panel(25, "Would wait (shadow mode)", &[SHADOWED]),
+    panel(20, "Would be delayed or rejected", &[SHADOWED]),
+    panel(25, "Would wait", &[SHADOWED]),
 ];
 
 const PLATFORM: &[Placed] = &[
+    // State, decisions (0 is shadow mode), used, demand, admitted, rejected, delayed, oldest, unread.
+    panel(58, "All services", &[EACH, ALL, EACH, EACH, EACH, ALL, ALL, ALL, ALL]),
+    panel(60, "Demand by service", &[EACH]),
+    panel(61, "Delayed records by service", &[ALL]),
+    panel(62, "Rejected records by service", &[ALL]),
     panel(32, "Alerts", &[SHAPED]),
     panel(33, "Versions and configurations", &[SHAPED]),
     panel(27, "State", &[SHAPED]),
