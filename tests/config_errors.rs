@@ -139,6 +139,7 @@ fn cases() -> Vec<Case> {
         wrong("short silence").under(service, "group_silence = \"100ms\"").key("service[0].group_silence").says(&["100ms", "1s"]),
         wrong("key of former versions").under(service, "group_lease = \"10s\"").key("service[0].group_lease").says(&["former versions", "group_silence"]),
         wrong("empty consumer group").under(service, "consumer_group = \"\"").key("service[0].consumer_group").says(&["empty", "1 to 255 bytes"]),
+        wrong("max_open without a group").under(service, "max_open = 5").key("service[0].max_open").says(&["without consumer_group", "reads the target"]),
         wrong("pace without a group").under(shape, "[service.pace]").key("service[0].pace.group").says(&["is missing", "consumer_group"]),
         wrong("pace of another group").replace("[service.shape]", "consumer_group = \"a\"\n[service.pace]\ngroup = \"b\"").at("group = \"b\"").key("service[0].pace.group").says(&["is \"b\", but consumer_group is \"a\""]),
         wrong("a limit that follows without a ceiling").under(shape, "[service.pace]\ngroup = \"a\"\ncontrol = \"apply\"").at("[service.pace]").key("service[0].pace.ceiling").says(&["is missing", "control = \"apply\""]),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
-use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::throttle::OpenRoom;
+use watermaster_core::policy::{Mode, Policy, Scope};
+use watermaster_core::throttle::{GroupPart, OpenRoom};
+use watermaster_core::units::Time;
 
 const SECOND: Duration = Duration::from_secs(1);
 const CLIENTS: [&str; 3] = ["home", "car", "card"];
@@ -89,6 +90,21 @@ proptest! {
             service.sim.run_for(SECOND / 4);
         }
         prop_assert!(service.sim.lives.values().all(|life| life.fate != Fate::Held), "a record waits for ever");
+    }
+}
+
+/// Members of a group divide the room as they divide the capacity.
+#[test]
+fn a_member_takes_its_part_of_the_room_rounded_up() {
+    for (limit, room, expected) in [(30, 10, 3), (33, 10, 4), (1, 10, 1), (0, 10, 0), (100, 10, 10), (200, 10, 10)] {
+        let scope = Scope::Group;
+        let mut sim = Sim::new(Policy { scope, ..policy(100, SECOND) }, 1);
+        let part = GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace: limit, rejects: true };
+        sim.throttle.handle_part(sim.now, part);
+        sim.throttle.handle_open_room(Some(OpenRoom { admitted: 0, records: room }));
+        (0..20).for_each(|_| _ = sim.read("home", 0));
+        sim.run_for(2 * SECOND);
+        assert_eq!(sim.throttle.admitted(), expected, "a limit of {limit} of 100");
     }
 }
 
