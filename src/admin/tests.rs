@@ -1,3 +1,4 @@
+mod bytes;
 mod clients;
 mod openapi;
 
