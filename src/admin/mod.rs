@@ -27,11 +27,10 @@ use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
 use crate::{reload::Configuration, reload::Reloaded, services::ServiceHandle};
-use clients::{ClientDetail, ClientsView};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
-use view::{ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
+use watermaster_api::{ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -217,9 +216,9 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
     let draining = state.draining.load(Ordering::Relaxed);
     let reason = |service: &ServiceHandle| {
         let snapshot = service.cell.get();
-        match &snapshot.trouble {
+        match &snapshot.figures.trouble {
             _ if draining => Some("draining".to_owned()),
-            _ if snapshot.ready => None,
+            _ if snapshot.figures.ready => None,
             Some(trouble) => Some(trouble.clone()),
             None => Some("joining the group".to_owned()),
         }
@@ -287,24 +286,21 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn services(State(served): State<Arc<Served>>) -> Response {
-    let make = |state: &AdminState| {
-        let mut views: Vec<_> = state.services().iter().map(view_of).collect();
-        views.sort_by(|a, b| a.name.cmp(&b.name));
-        ServicesView { services: views }
-    };
-    served.view(make).await
+    served.view(|state| view::services(&state.services())).await
 }
 
 async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| view_of(&service)).await,
-        Err(unknown) => *unknown,
-    }
+    show(&served, &name, view::service).await
 }
 
 async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| GroupView::new(&service.name, &service.cell.get().group)).await,
+    show(&served, &name, view::group).await
+}
+
+/// Answers with a view of the service with this name.
+async fn show<T: Serialize + 'static>(served: &Served, name: &str, view: fn(&ServiceHandle) -> T) -> Response {
+    match find(&served.state, name) {
+        Ok(service) => served.view(move |_| view(&service)).await,
         Err(unknown) => *unknown,
     }
 }
@@ -318,10 +314,6 @@ fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> 
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
         Box::new((StatusCode::NOT_FOUND, Json(error)).into_response())
     })
-}
-
-fn view_of(service: &ServiceHandle) -> ServiceView {
-    ServiceView::new(&service.name, &service.cell.get(), service.cell.pace().as_deref())
 }
 
 #[cfg(test)]

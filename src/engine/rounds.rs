@@ -122,7 +122,7 @@ impl Engine<'_> {
         }
         let now = self.clock.now();
         self.reporter.count_round(RoundOutcome::Committed);
-        let counts = &mut self.reporter.counts;
+        let counts = &mut self.reporter.counts.delivery;
         counts.round.record(now.since(began));
         let wall_ms = clock::wall_ms();
         let rounds = &mut self.rounds;

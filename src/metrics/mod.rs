@@ -157,7 +157,7 @@ impl Publisher {
     /// Returns the figures of all client labels, summed up once for all families.
     fn label_figures(&self) -> Vec<LabelFigures<'_>> {
         let labels = self.services.iter().flat_map(|(service, metrics)| {
-            let capacity = metrics.newest.capacity;
+            let capacity = metrics.newest.figures.capacity;
             let figures =
                 move |(client, counters, levels)| LabelFigures { service, client, capacity, counters, levels };
             metrics.clients.iter().map(figures)

@@ -10,7 +10,7 @@ use watermaster_kafka::dead_letters::Unread;
 use super::table::Kind;
 use super::*;
 use crate::services::ServiceHandle;
-use crate::snapshot::{ClientSnapshot, Counts, PartitionSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, OwnLimit, PartitionSnapshot};
 
 /// The samples of a scrape: metric name and labels as Prometheus reads them, and the value.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
@@ -77,7 +77,7 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
 }
 
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
-    ServiceSnapshot { name: "kyc".into(), clients: clients.into_iter().collect(), ..Default::default() }
+    ServiceSnapshot { clients: clients.into_iter().collect(), ..Default::default() }
 }
 
 /// Publishes a service as it is before its engine has started.
@@ -109,7 +109,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     publish_start(&mut publisher);
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
-    shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
+    shown.sources.retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
     publisher.publish("kyc", &Arc::new(shown));
     publisher.publish_observed("kyc", lag(7));
     let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
@@ -208,7 +208,7 @@ fn a_revoked_partition_is_missing_from_the_next_scrape() {
 fn a_resumed_partition_counts_0() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.paused = [0, 0, 2, 0, 1];
+    shown.sources.paused = [0, 0, 2, 0, 1];
     let labels = [("service", "kyc"), ("reason", "map")];
     let samples = scrape(&mut publisher, shown);
     assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(2.0));
@@ -222,7 +222,7 @@ fn a_resumed_partition_counts_0() {
 fn histograms_are_cumulative_and_keep_their_sum() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    let Histogram { counts, sums } = &mut shown.delay;
+    let Histogram { counts, sums } = &mut shown.throttle.totals.delays;
     (counts[0], sums[0]) = (3, 0.003);
     (counts[5], sums[5]) = (2, 0.18);
     (counts[18], sums[18]) = (1, 4_000.0);
@@ -242,8 +242,10 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     let mut counted = Histogram::default();
     (counted.counts, counted.sums) = (counted.counts.map(|_| 1), counted.sums.map(|_| 1.0));
     let mut shown = snapshot(Vec::new());
-    (shown.delay, shown.engine.end_to_end, shown.engine.round) = (counted.clone(), counted.clone(), counted.clone());
-    shown.engine.round_phases.fill(counted);
+    shown.throttle.totals.delays = counted.clone();
+    let delivery = &mut shown.engine.delivery;
+    (delivery.end_to_end, delivery.round) = (counted.clone(), counted.clone());
+    delivery.round_phases.fill(counted);
     let after = scrape(&mut publisher, shown);
     for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
         let name = format!("{}_bucket", metric.name);
@@ -290,11 +292,13 @@ fn other_clients_show_their_oldest_record_and_the_sum_of_their_use() {
         ClientSnapshot { levels, ..client(&format!("client-{oldest_seconds}"), 0) }
     };
     let of = |samples: &Samples, name| sample(samples, name, &[("service", "kyc"), ("client", "_other")]);
-    let clients = || snapshot(vec![at(2.5, 30), at(4.5, 50)]);
-    let samples = scrape(&mut publisher, ServiceSnapshot { capacity: 100, ..clients() });
+    let mut shown = snapshot(vec![at(2.5, 30), at(4.5, 50)]);
+    shown.figures.capacity = 100;
+    let samples = scrape(&mut publisher, shown.clone());
     assert_eq!(of(&samples, "watermaster_client_oldest_seconds"), Some(4.5));
     assert_eq!(of(&samples, "watermaster_client_used_ratio"), Some(0.8));
-    let lowered = scrape(&mut publisher, ServiceSnapshot { capacity: 50, ..clients() });
+    shown.figures.capacity = 50;
+    let lowered = scrape(&mut publisher, shown);
     assert_eq!(of(&lowered, "watermaster_client_used_ratio"), Some(1.0));
 }
 
@@ -352,7 +356,7 @@ fn a_client_without_a_limit_shows_infinity() {
     };
     assert_eq!(limit(&parse(&publisher.render()).0, "home-loan"), Some(f64::INFINITY));
     let mut limited = client("home-loan", 0);
-    limited.levels.limit = Some(600);
+    limited.levels.limit = Some(OwnLimit { most: 600, pace: 600.0 });
     let samples = scrape(&mut publisher, snapshot(vec![client("car-loan", 0), limited]));
     let limits = ["home-loan", "car-loan", "credit-card", "_other"].map(|client| limit(&samples, client));
     assert_eq!(limits, [600.0, f64::INFINITY, f64::INFINITY, f64::INFINITY].map(Some));
@@ -364,16 +368,19 @@ fn one_mode_has_the_value_1() {
     let modes = |samples: &Samples| {
         ["shape", "reject"].map(|mode| sample(samples, "watermaster_mode", &[("service", "kyc"), ("mode", mode)]))
     };
-    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Reject, ..snapshot(Vec::new()) });
-    assert_eq!(modes(&samples), [Some(0.0), Some(1.0)]);
-    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Shape, ..snapshot(Vec::new()) });
-    assert_eq!(modes(&samples), [Some(1.0), Some(0.0)]);
+    for (mode, expected) in [("reject", [Some(0.0), Some(1.0)]), ("shape", [Some(1.0), Some(0.0)])] {
+        let mut shown = snapshot(Vec::new());
+        shown.figures.mode = mode.into();
+        assert_eq!(modes(&scrape(&mut publisher, shown)), expected);
+    }
 }
 
 #[test]
 fn every_cause_of_an_allocation_is_counted() {
     let mut publisher = Publisher::new("", 10);
-    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0, 0], ..snapshot(Vec::new()) });
+    let mut shown = snapshot(Vec::new());
+    shown.throttle.allocations = [1, 2, 3, 4, 0, 0];
+    let samples = scrape(&mut publisher, shown);
     let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
     let causes = ["cycle", "new_client", "recall", "reload"].map(count);
     assert_eq!(causes, [1.0, 2.0, 3.0, 4.0].map(Some));
@@ -396,7 +403,9 @@ fn a_client_that_loses_its_label_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 1);
     let at = |cycle, real: u64| {
         let real = ClientSnapshot { levels: Levels { wants: 5, ..Default::default() }, ..client("real", real) };
-        ServiceSnapshot { cycle, ..snapshot(vec![client("once", 1), real]) }
+        let mut shown = snapshot(vec![client("once", 1), real]);
+        shown.figures.cycle = cycle;
+        shown
     };
     let admitted = |samples: &Samples| {
         ["once", "real", "_other"].map(|client| {

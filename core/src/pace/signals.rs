@@ -58,8 +58,8 @@ impl Signals {
         self.partitions.values().map(TargetPartition::last_commit).collect()
     }
 
-    /// Returns the largest value of any partition: of the usual time between two commits, or of the age that one usually
-    /// leaves open.
+    /// Returns the largest value of any partition: of the usual time between two commits, or of the age that one
+    /// usually leaves open.
     pub(super) fn longest(&self, of: fn(&TargetPartition) -> u64) -> u64 {
         self.partitions.values().map(of).max().unwrap_or(0)
     }

@@ -2,7 +2,7 @@ use watermaster_core::pace::{Control, PaceState, PaceView};
 use watermaster_core::units::Ratio;
 
 use super::*;
-use crate::snapshot::MemberSnapshot;
+use crate::snapshot::OwnLimit;
 
 /// Scripts rely on the names, the order and the form of all figures: each line is a path and its answer, byte for byte.
 const ANSWERS: &str = include_str!("bytes.txt");
@@ -13,23 +13,10 @@ fn answers_keep_their_bytes() {
     server.show(snapshot());
     let mut shown = vec![answer(&server, "/v1/services/kyc"), answer(&server, "/v1/services/kyc/group")];
     let mut service = snapshot();
-    (service.mode, service.ready, service.trouble) = (Mode::Shape, false, Some("draining".to_owned()));
+    (service.figures.mode, service.figures.ready) = ("shape".into(), false);
+    service.figures.trouble = Some("draining".to_owned());
     service.clients = [waiting()].into_iter().collect();
-    let member = MemberSnapshot {
-        instance: "wm-0".into(),
-        life: "00000000000000a0".to_owned(),
-        state: "live",
-        hold: 60,
-        used: 20,
-        target: 61,
-        ahead: 3,
-        capacity: 100,
-        configuration: "5d41402a".to_owned(),
-        state_age_seconds: 0.25,
-    };
-    (service.group.state, service.group.members) = (Some("active"), vec![member]);
-    (service.group.capacity, service.group.hold, service.group.target) = (100, 60, 61);
-    (service.group.ahead, service.group.circulating, service.group.configurations) = (3, 100, 1);
+    service.group.figures = group();
     server.show(service);
     server.state.services()[0].cell.set_pace(Some(pace()));
     let paths = ["/v1/services", "/v1/services/kyc/group", "/v1/services/kyc/clients?top=1"];
@@ -49,8 +36,7 @@ fn waiting() -> ClientSnapshot {
         wants: 900,
         default_share: 33.25,
         granted: 40,
-        limit: Some(45),
-        pace: Some(20.5),
+        limit: Some(OwnLimit { most: 45, pace: 20.5 }),
         admitted_last: 50,
         admitted_now: 7,
         backlog: 800,

@@ -183,7 +183,7 @@ impl Stage {
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
     fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
         let deadline = Instant::now() + READY_TIMEOUT;
-        while self.ask().is_none_or(|status| !status.ready) {
+        while self.ask().is_none_or(|status| !status.figures.ready) {
             if has_ended() {
                 return Err(DemoError::StoppedByItself);
             }

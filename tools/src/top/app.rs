@@ -86,14 +86,14 @@ impl App {
 
     /// Returns the index of the service that is shown.
     pub fn chosen(&self) -> usize {
-        let named = |name: &String| self.services.iter().position(|service| service.name == *name);
+        let named = |name: &String| self.services.iter().position(|service| service.figures.name == *name);
         self.chosen.as_ref().and_then(named).unwrap_or(0)
     }
 
     fn choose(&mut self, further: usize) {
         if !self.services.is_empty() {
             let chosen = (self.chosen() + further) % self.services.len();
-            self.chosen = Some(self.services[chosen].name.clone());
+            self.chosen = Some(self.services[chosen].figures.name.clone());
             self.scroll = 0;
         }
     }
@@ -115,11 +115,15 @@ pub mod tests {
     /// Builds a screen with these services, a second after the first answer.
     pub fn app(names: &[&str], colour: bool) -> App {
         let mut app = App::new("http://127.0.0.1:9464".to_owned(), colour);
-        let named = |name: &&str| ServiceStatus { name: (*name).to_owned(), ..service() };
+        let named = |name: &&str| {
+            let mut service = service();
+            service.figures.name = (*name).to_owned();
+            service
+        };
         let now: Vec<ServiceStatus> = names.iter().map(named).collect();
         let mut before = now.clone();
         for client in before.iter_mut().flat_map(|service| &mut service.clients) {
-            client.admitted -= 20;
+            client.view.done.admitted -= 20;
         }
         let start = Instant::now();
         app.receive(Answer { at: start, outcome: Ok(before) });
@@ -136,11 +140,15 @@ pub mod tests {
         let mut app = app(&["a", "b", "c"], false);
         let chosen = [KeyCode::Tab, KeyCode::Right, KeyCode::Tab, KeyCode::Left, KeyCode::BackTab].map(|code| {
             press(&mut app, &[code]);
-            app.services[app.chosen()].name.clone()
+            app.services[app.chosen()].figures.name.clone()
         });
         assert_eq!(chosen, ["b", "c", "a", "c", "b"]);
         app.receive(Answer { at: Instant::now(), outcome: Ok(vec![service()]) });
-        assert_eq!(app.services[app.chosen()].name, "kyc", "the first service replaces a chosen one that is gone");
+        assert_eq!(
+            app.services[app.chosen()].figures.name,
+            "kyc",
+            "the first service replaces a chosen one that is gone"
+        );
     }
 
     #[test]

@@ -29,8 +29,9 @@ fn status(mode: &str, account: &Account) -> ServiceStatus {
         let counts = &account.clients[at];
         json!({
             "name": account.plan.clients[at].load.id, "wants": 9, "default_share": 50.0, "granted": 50,
-            "admitted": counts.admitted, "delayed": 3, "rejected": counts.rejected,
-            "backlog": counts.waiting, "shadow": { "delayed": 5, "rejected": { "expired": 1 }, "backlog": 0 },
+            "admitted": counts.admitted, "delayed": 3, "rejected": counts.rejected, "backlog": counts.waiting,
+            "lent": 0.0, "borrowed": 0.0, "oldest_seconds": 0.0,
+            "shadow": { "admitted": 1, "delayed": 5, "rejected": { "expired": 1 }, "backlog": 0 },
         })
     };
     let service = json!({
@@ -85,7 +86,8 @@ fn a_rejection_or_a_long_wait_breaks_a_claim_in_shape_mode() {
     let rejected = summary("shape", &[(0, None), (0, Some("expired"))], &NONE_SENT);
     assert_eq!(broken(&rejected), ["no record of car-loan is rejected: 1 rejected"]);
     let account = account(&[(0, None)]);
-    let short_cycle = ServiceStatus { cycle_seconds: 0.5, ..status("shape", &account) };
+    let mut short_cycle = status("shape", &account);
+    short_cycle.figures.cycle_seconds = 0.5;
     let late = Summary::new(&short_cycle, &account, &NONE_SENT, true);
     assert_eq!(broken(&late), ["99 of 100 records of car-loan wait at most 500 ms: 1 s"]);
 }
@@ -122,11 +124,12 @@ fn the_text_shows_the_promise_the_clients_and_the_claims() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("\n  kept   no record of car-loan is rejected (0 rejected)\n"), "{text}");
     let account = account(&outcomes);
-    let mut broken = ServiceStatus { window_admitted_max: 201, ..status("shape", &account) };
+    let mut broken = status("shape", &account);
+    broken.figures.window_admitted_max = 201;
     let text = Summary::new(&broken, &account, &NONE_SENT, false).in_words();
     assert!(text.contains("THE PROMISE WAS BROKEN") && text.contains("do not add up"), "{text}");
     assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s (201 at most)\n"), "{text}");
-    broken.enforce = false;
+    broken.figures.enforce = false;
     let text = Summary::new(&broken, &account, &NONE_SENT, true).in_words();
     assert!(text.contains("would have delayed 5 and rejected 1") && !text.contains("as checked"), "{text}");
 }
