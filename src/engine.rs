@@ -167,7 +167,6 @@ struct Engine<'c> {
     rounds: Rounds<'c>,
     contact: Contact<'c>,
     reporter: &'c mut Reporter,
-    schemas: &'c mut SchemaCache,
 }
 
 /// Counts the records that were decided since the clock was read.
@@ -197,12 +196,11 @@ impl<'c> Engine<'c> {
             throttle: &mut state.throttle,
             group: &mut state.group,
             link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
-            intake: Intake::new(consumer),
+            intake: Intake::new(consumer, &mut state.schemas),
             delayed: DelayedRecords::default(),
             rounds: Rounds::new(&mut state.machine, Schedule::after(now, now, &job.kafka)),
             contact: Contact::new(&mut state.last_contact, now),
             reporter: &mut state.reporter,
-            schemas: &mut state.schemas,
         }
     }
 

@@ -8,10 +8,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use watermaster_api::ClientsView;
 
-use super::{Served, find, view};
+use super::{Served, find, refusal, view};
 use crate::snapshot::ClientSnapshot;
 
 /// The number of clients that are shown if the request names none, and the most that it may name.
@@ -74,8 +74,4 @@ pub(super) async fn client(
         Ok(Err(unknown)) => refusal(StatusCode::NOT_FOUND, unknown),
         Err(busy) => *busy,
     }
-}
-
-fn refusal(status: StatusCode, body: Value) -> Response {
-    (status, Json(body)).into_response()
 }

@@ -192,11 +192,11 @@ fn unauthorized(error: &str) -> Response {
 }
 
 async fn not_found() -> Response {
-    (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response()
+    refusal(StatusCode::NOT_FOUND, json!({ "error": "no such path" }))
 }
 
 async fn method_not_allowed() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this path is read-only" }))).into_response()
+    refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path is read-only" }))
 }
 
 /// Answers 200 while every engine's heartbeat is in time.
@@ -242,6 +242,10 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
+fn refusal(status: StatusCode, body: Value) -> Response {
+    (status, Json(body)).into_response()
+}
+
 async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
     served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
@@ -252,9 +256,7 @@ fn render_metrics(state: &AdminState) -> String {
     let services = state.services();
     publisher.keep_only(|name| services.iter().any(|service| service.name == name));
     for service in &services {
-        publisher.publish(&service.name, &service.cell.get());
-        publisher.publish_observed(&service.name, service.cell.observed());
-        publisher.publish_pace(&service.name, service.cell.pace());
+        publisher.publish(&service.name, &service.cell);
     }
     publisher.publish_reload(state.configuration.last(), state.configuration.hash());
     publisher.render()
@@ -272,14 +274,10 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
     let configuration = Arc::clone(&served.state.configuration);
     match served.views.run(move || configuration.reload()).await {
         Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
-        Ok(None) => {
-            let error = json!({ "error": "there is no configuration file to reload" });
-            (StatusCode::CONFLICT, Json(error)).into_response()
-        }
+        Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
         Ok(Some(Err(errors))) => {
             let error = "the new configuration is refused, the one in force stays";
-            let body = json!({ "error": error, "errors": errors.to_json() });
-            (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
+            refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() }))
         }
         Err(refusal) => *refusal,
     }
@@ -312,7 +310,7 @@ fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> 
     found.cloned().ok_or_else(|| {
         let known: Vec<_> = services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
-        Box::new((StatusCode::NOT_FOUND, Json(error)).into_response())
+        Box::new(refusal(StatusCode::NOT_FOUND, error))
     })
 }
 

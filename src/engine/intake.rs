@@ -12,6 +12,7 @@ use super::suspended::{ANSWER_INTERVAL, Suspended};
 use super::{IDLE_INTERVAL, Job, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
+use watermaster_schemas::cache::SchemaCache;
 
 /// The interval at which partitions that are not at their end are examined. A partition of which nothing was read
 /// between two examinations may have no record left.
@@ -20,6 +21,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// The reading side of an engine.
 pub(super) struct Intake<'c> {
     pub(super) consumer: &'c Consumer,
+    pub(super) schemas: &'c mut SchemaCache,
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
     pub(super) suspended: Suspended<'c>,
@@ -38,9 +40,10 @@ pub(super) struct EndProbe {
 }
 
 impl<'c> Intake<'c> {
-    pub(super) fn new(consumer: &'c Consumer) -> Intake<'c> {
+    pub(super) fn new(consumer: &'c Consumer, schemas: &'c mut SchemaCache) -> Intake<'c> {
         Intake {
             consumer,
+            schemas,
             deferred: VecDeque::new(),
             suspended: Suspended::default(),
             reading_paused: false,

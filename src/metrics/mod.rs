@@ -27,7 +27,7 @@ use text::Samples;
 use watermaster_core::pace::PaceView;
 
 use crate::reload::LastReload;
-use crate::snapshot::{Levels, Observed, ServiceSnapshot};
+use crate::snapshot::{Levels, Observed, ServiceSnapshot, SnapshotCell};
 
 /// The content type of the text that [`Publisher::render`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -91,9 +91,8 @@ impl Publisher {
         self.services.retain(|name, _| is_kept(name));
     }
 
-    /// Takes over a service's newest snapshot; taking over a snapshot twice changes nothing. The name is passed apart,
-    /// since the first snapshot has none.
-    pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
+    /// Takes over the newest figures of a service; taking over a snapshot twice changes nothing.
+    pub fn publish(&mut self, service: &str, cell: &SnapshotCell) {
         let new = || ServiceMetrics {
             clients: ClientLabels::new(self.metrics_clients, []),
             newest: Arc::default(),
@@ -101,24 +100,12 @@ impl Publisher {
             pace: None,
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
-        if !Arc::ptr_eq(&metrics.newest, snapshot) {
-            metrics.newest = Arc::clone(snapshot);
-            metrics.clients.update(snapshot);
+        let snapshot = cell.get();
+        if !Arc::ptr_eq(&metrics.newest, &snapshot) {
+            metrics.clients.update(&snapshot);
+            metrics.newest = snapshot;
         }
-    }
-
-    /// Takes over the newest answers of the brokers about the topics of a published service.
-    pub fn publish_observed(&mut self, service: &str, observed: Arc<Observed>) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.observed = observed;
-        }
-    }
-
-    /// Takes over the newest state of the search for the capacity of a published service.
-    pub fn publish_pace(&mut self, service: &str, pace: Option<Arc<PaceView>>) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.pace = pace;
-        }
+        (metrics.observed, metrics.pace) = (cell.observed(), cell.pace());
     }
 
     /// Takes over the result of the last attempt to read the configuration, of which the start is one, and the hash of

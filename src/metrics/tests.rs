@@ -1,7 +1,6 @@
 mod docs;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
@@ -81,20 +80,28 @@ fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
 }
 
 /// Publishes a service as it is before its engine has started.
-fn publish_start(publisher: &mut Publisher) {
+fn publish_start(publisher: &mut Publisher) -> SnapshotCell {
     let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
-    publisher.publish(&handle.name, &handle.cell.get());
+    publisher.publish(&handle.name, &handle.cell);
+    handle.cell
+}
+
+fn publish_observed(publisher: &mut Publisher, cell: &SnapshotCell, observed: Observed) {
+    cell.set_observed(observed);
+    publisher.publish("kyc", cell);
 }
 
 /// Returns answers of the brokers with this lag of the target's consumer group.
-fn lag(lag: u64) -> Arc<Observed> {
+fn lag(lag: u64) -> Observed {
     let partitions = [("home-loan.kyc".to_owned(), 12)].into();
     let unread = Some(Unread { offsets: lag, oldest_ms: None });
-    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread })
+    Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread }
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
-    publisher.publish("kyc", &Arc::new(snapshot));
+    let cell = SnapshotCell::default();
+    cell.set(snapshot);
+    publisher.publish("kyc", &cell);
     parse(&publisher.render()).0
 }
 
@@ -110,11 +117,12 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
     shown.sources.retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
-    publisher.publish("kyc", &Arc::new(shown));
-    publisher.publish_observed("kyc", lag(7));
+    let cell = SnapshotCell::default();
+    cell.set(shown);
     let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
     let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
-    publisher.publish_pace("kyc", Some(Arc::new(pace)));
+    cell.set_pace(Some(pace));
+    publish_observed(&mut publisher, &cell, lag(7));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
@@ -136,9 +144,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 #[test]
 fn dead_letters_have_no_series_while_they_are_unknown_and_no_age_if_there_is_none() {
     let mut publisher = Publisher::new("", 10);
-    publish_start(&mut publisher);
+    let cell = publish_start(&mut publisher);
     let shown = |publisher: &mut Publisher, unread| {
-        publisher.publish_observed("kyc", Arc::new(Observed { unread, ..(*lag(0)).clone() }));
+        publish_observed(publisher, &cell, Observed { unread, ..lag(0) });
         let samples = parse(&publisher.render()).0;
         let names = ["watermaster_dead_letter_unread_offsets", "watermaster_dead_letter_oldest_seconds"];
         names.map(|name| sample(&samples, name, &[("service", "kyc")]))
@@ -182,7 +190,7 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
 fn the_series_of_a_removed_service_vanish() {
     let mut publisher = Publisher::new("", 10);
     publish_start(&mut publisher);
-    publisher.publish("bureau", &Arc::new(snapshot(vec![client("a", 3)])));
+    publisher.publish("bureau", &SnapshotCell::default());
     publisher.keep_only(|name| name == "bureau");
     let (samples, _) = parse(&publisher.render());
     let services: BTreeSet<&str> =
@@ -305,7 +313,7 @@ fn other_clients_show_their_oldest_record_and_the_sum_of_their_use() {
 #[test]
 fn a_lag_that_is_not_known_has_no_series() {
     let mut publisher = Publisher::new("", 10);
-    publish_start(&mut publisher);
+    let cell = publish_start(&mut publisher);
     let group = [("service", "kyc"), ("consumer_group", "bureau")];
     let topic = [("service", "kyc"), ("topic", "home-loan.kyc")];
     let shown = |publisher: &Publisher| {
@@ -314,9 +322,9 @@ fn a_lag_that_is_not_known_has_no_series() {
         (lag, sample(&samples, "watermaster_source_partitions", &topic))
     };
     assert_eq!(shown(&publisher), (None, Some(0.0)));
-    publisher.publish_observed("kyc", lag(7));
+    publish_observed(&mut publisher, &cell, lag(7));
     assert_eq!(shown(&publisher), (Some(7.0), Some(12.0)));
-    publisher.publish_observed("kyc", Arc::new(Observed { target_lag: None, ..(*lag(0)).clone() }));
+    publish_observed(&mut publisher, &cell, Observed { target_lag: None, ..lag(0) });
     assert_eq!(shown(&publisher), (None, Some(12.0)));
 }
 
