@@ -27,11 +27,11 @@ pub(super) struct Intake<'c> {
     pub(super) suspended: Suspended<'c>,
     /// All partitions are paused because records had to be deferred.
     pub(super) reading_paused: bool,
-    pub(super) end_probe: EndProbe,
+    pub(super) end_probe: EndChecks,
 }
 
 #[derive(Default)]
-pub(super) struct EndProbe {
+pub(super) struct EndChecks {
     examined: Option<Time>,
     /// All fetched records were read at some time since the last examination; otherwise records may be waiting.
     pub(super) caught_up: bool,
@@ -47,7 +47,7 @@ impl<'c> Intake<'c> {
             deferred: VecDeque::new(),
             suspended: Suspended::default(),
             reading_paused: false,
-            end_probe: EndProbe::default(),
+            end_probe: EndChecks::default(),
         }
     }
 

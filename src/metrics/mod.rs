@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use client_labels::ClientLabels;
 use counters::CounterSet;
 use process::ProcessMetrics;
-use table::{Source, TABLE};
+use table::{SampleSource, TABLE};
 use text::Samples;
 
 use watermaster_core::pace::PaceView;
@@ -36,7 +36,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// each service and `render` at each scrape.
 #[derive(Debug)]
 pub struct Publisher {
-    instance: Instance,
+    instance: InstanceFigures,
     process: ProcessMetrics,
     /// The number of clients of a service that get a label of their own; configured clients always do.
     metrics_clients: usize,
@@ -45,7 +45,7 @@ pub struct Publisher {
 
 /// Figures that belong to no service.
 #[derive(Debug)]
-struct Instance {
+struct InstanceFigures {
     librdkafka: String,
     /// The hash of the configuration in force.
     configuration: String,
@@ -75,7 +75,7 @@ impl Publisher {
     /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
         Publisher {
-            instance: Instance {
+            instance: InstanceFigures {
                 librdkafka: librdkafka.to_owned(),
                 configuration: String::new(),
                 last_reload: LastReload::at_start(),
@@ -119,23 +119,23 @@ impl Publisher {
         let mut page = self.process.render();
         let clients = self.label_figures();
         for metric in TABLE {
-            if !matches!(metric.source, Source::Process) {
+            if !matches!(metric.source, SampleSource::Process) {
                 text::push_head(&mut page, metric);
             }
             match metric.source {
-                Source::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
-                Source::Service(write) => {
+                SampleSource::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
+                SampleSource::Service(write) => {
                     for (name, service) in &self.services {
                         write(service, &mut Samples::new(&mut page, metric, &[name]));
                     }
                 }
-                Source::Client(write) => {
+                SampleSource::Client(write) => {
                     for figures in &clients {
                         let values = [figures.service, figures.client];
                         write(figures, &mut Samples::new(&mut page, metric, &values));
                     }
                 }
-                Source::Process => {}
+                SampleSource::Process => {}
             }
         }
         page

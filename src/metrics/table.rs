@@ -6,14 +6,14 @@ use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::policy::Mode;
 
-use super::{Instance, LabelFigures, ServiceMetrics, text::Samples};
+use super::{InstanceFigures, LabelFigures, ServiceMetrics, text::Samples};
 use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 
 mod kind;
 mod samples;
 
-pub use kind::{Kind, Unit};
+pub use kind::{MetricKind, Unit};
 use samples::{
     by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
     phases, put_delays, put_one_of, put_pace, retention, target_lag,
@@ -21,9 +21,9 @@ use samples::{
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum SampleSource {
     /// No shared label.
-    Instance(fn(&Instance, &mut Samples<'_>)),
+    Instance(fn(&InstanceFigures, &mut Samples<'_>)),
     /// The label `service`.
     Service(fn(&ServiceMetrics, &mut Samples<'_>)),
     /// The labels `service` and `client`.
@@ -37,7 +37,7 @@ pub(super) enum Source {
 pub struct Metric {
     /// The full name, prefix and suffix included.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub unit: Unit,
     /// The names of the labels, in the order in which they are written.
     pub labels: &'static [&'static str],
@@ -45,11 +45,11 @@ pub struct Metric {
     pub help: &'static str,
     /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
     pub buckets: &'static [f64],
-    pub(super) source: Source,
+    pub(super) source: SampleSource,
 }
 
-const fn buckets(kind: Kind, bounds: &'static [f64]) -> &'static [f64] {
-    if matches!(kind, Kind::Histogram) { bounds } else { &[] }
+const fn buckets(kind: MetricKind, bounds: &'static [f64]) -> &'static [f64] {
+    if matches!(kind, MetricKind::Histogram) { bounds } else { &[] }
 }
 
 /// All histograms are of times, over the buckets in which the core counts them.
@@ -72,12 +72,12 @@ macro_rules! metrics {
         pub static TABLE: &[Metric] = &[$(
             Metric {
                 name: $name,
-                kind: Kind::$kind,
+                kind: MetricKind::$kind,
                 unit: Unit::$unit,
                 labels: &[$($label),*],
                 help: $help,
-                buckets: buckets(Kind::$kind, bounds!($source)),
-                source: Source::$source$(($write))?,
+                buckets: buckets(MetricKind::$kind, bounds!($source)),
+                source: SampleSource::$source$(($write))?,
             }
         ),*];
     };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
 use watermaster_kafka::dead_letters::Unread;
 
-use super::table::Kind;
+use super::table::MetricKind;
 use super::*;
 use crate::services::ServiceHandle;
 use crate::snapshot::{ClientSnapshot, Counts, OwnLimit, PartitionSnapshot};
@@ -129,7 +129,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     assert_eq!(types, expected);
     for metric in TABLE {
         let name = match metric.kind {
-            Kind::Histogram => format!("{}_count", metric.name),
+            MetricKind::Histogram => format!("{}_count", metric.name),
             _ => metric.name.to_owned(),
         };
         let expected: BTreeSet<String> = metric.labels.iter().map(|label| (*label).to_owned()).collect();
@@ -255,7 +255,7 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     (delivery.end_to_end, delivery.round) = (counted.clone(), counted.clone());
     delivery.round_phases.fill(counted);
     let after = scrape(&mut publisher, shown);
-    for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
+    for metric in TABLE.iter().filter(|metric| metric.kind == MetricKind::Histogram) {
         let name = format!("{}_bucket", metric.name);
         let bound = |bound: &f64| bound.to_string();
         let expected: BTreeSet<String> = metric.buckets.iter().map(bound).chain(["+Inf".to_owned()]).collect();

@@ -6,7 +6,7 @@ use serde::Serialize;
 use watermaster_api::{ClientView, ServiceFigures};
 use watermaster_core::{policy::Mode, reason::Reason};
 
-use crate::load::account::{Account, Counts};
+use crate::load::account::{Account, ClientCounts};
 use crate::top::fetch::ServiceStatus;
 use crate::{format::seconds, load::report::busiest};
 
@@ -26,7 +26,7 @@ pub struct Summary {
     max_seen_by_reader: u64,
     clients: Vec<ClientSummary>,
     /// Empty in shadow mode.
-    claims: Vec<Claim>,
+    claims: Vec<CheckedClaim>,
     /// The last answer of the instance.
     #[serde(skip)]
     status: ServiceStatus,
@@ -52,7 +52,7 @@ struct ClientSummary {
 
 /// A claim of the demo, and what was found.
 #[derive(Debug, Clone, Serialize)]
-struct Claim {
+struct CheckedClaim {
     claim: String,
     found: String,
     kept: bool,
@@ -115,7 +115,7 @@ impl Summary {
             return String::new();
         }
         let mut text = "\nThe claims, as checked:\n".to_owned();
-        for Claim { claim, found, kept } in &self.claims {
+        for CheckedClaim { claim, found, kept } in &self.claims {
             let verdict = if *kept { "kept" } else { "BROKEN" };
             let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
         }
@@ -159,7 +159,7 @@ pub fn has_seen(status: &ServiceStatus, account: &Account) -> bool {
 /// Returns each client that the instance shows, with its index in the plan and its counts.
 fn pairs<'a>(
     status: &'a ServiceStatus, account: &'a Account,
-) -> impl Iterator<Item = (usize, &'a ClientView, &'a Counts)> {
+) -> impl Iterator<Item = (usize, &'a ClientView, &'a ClientCounts)> {
     account.plan.clients.iter().zip(&account.clients).enumerate().filter_map(|(at, (plan, counts))| {
         let client = status.clients.iter().find(|client| client.view.name == plan.load.id)?;
         Some((at, &client.view, counts))
@@ -167,7 +167,7 @@ fn pairs<'a>(
 }
 
 impl ClientSummary {
-    fn new(status: &ClientView, counts: &Counts, sent_above_share: u64) -> ClientSummary {
+    fn new(status: &ClientView, counts: &ClientCounts, sent_above_share: u64) -> ClientSummary {
         let reasons = status.done.rejected.keys().map(|reason| (reason.to_string(), 0));
         let mut rejected: BTreeMap<String, u64> = reasons.collect();
         rejected.extend(counts.rejected.clone());
@@ -209,12 +209,12 @@ impl ClientSummary {
 }
 
 /// Checks the claims that hold in this mode. Shadow mode enforces nothing, so the demo claims nothing.
-fn claims(status: &ServiceFigures, clients: &[ClientSummary]) -> Vec<Claim> {
+fn claims(status: &ServiceFigures, clients: &[ClientSummary]) -> Vec<CheckedClaim> {
     if !status.enforce {
         return Vec::new();
     }
     let (capacity, most, cycle) = (status.capacity, status.window_admitted_max, status.cycle_seconds);
-    let claim = |claim, found, kept| Claim { claim, found, kept };
+    let claim = |claim, found, kept| CheckedClaim { claim, found, kept };
     let promise = format!("at most {capacity} records are admitted in any {}", seconds(cycle));
     let mut claims = vec![claim(promise, format!("{most} at most"), most <= capacity)];
     for client in within_their_share(clients) {

@@ -47,7 +47,7 @@ pub struct FoundClient {
 }
 
 #[derive(Deserialize)]
-struct Services {
+struct ServicesAnswer {
     services: Vec<ServiceStatus>,
 }
 
@@ -68,7 +68,7 @@ pub enum FetchError {
 
 /// An answer of an instance, or the reason why there is none.
 #[derive(Debug)]
-pub struct Answer {
+pub struct InstanceAnswer {
     pub at: Instant,
     pub outcome: Result<Vec<ServiceStatus>, FetchError>,
 }
@@ -86,8 +86,8 @@ impl Instance {
     }
 
     /// Asks for the services.
-    pub fn ask(&self) -> Answer {
-        Answer { outcome: self.services(), at: Instant::now() }
+    pub fn ask(&self) -> InstanceAnswer {
+        InstanceAnswer { outcome: self.services(), at: Instant::now() }
     }
 
     /// Asks for one client of each service that knows it.
@@ -106,7 +106,7 @@ impl Instance {
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
         let mut services = Vec::new();
-        for service in self.choose(self.get::<Services>("/v1/services")?.services)? {
+        for service in self.choose(self.get::<ServicesAnswer>("/v1/services")?.services)? {
             match self.get(&format!("/v1/services/{}/group", service.figures.name)) {
                 Ok(group) => {
                     let group = Some(group).filter(|group: &GroupFigures| group.state.is_some());

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::{Frame, widgets::Paragraph};
 use watermaster_api::{PaceFigures, ServiceFigures};
 
-use super::app::{App, Link};
+use super::app::{App, LinkState};
 use super::fetch::{ClientStatus, ServiceStatus};
 use super::table;
 use crate::format::{printable, seconds};
@@ -63,9 +63,9 @@ fn screen(app: &App, now: Instant, width: usize, height: usize) -> Vec<Line<'sta
 fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(vec![Span::from("watermaster top  ").bold(), Span::from(app.url.clone())])];
     match &app.link {
-        Link::Up => {}
-        Link::Asked => lines.push(Line::raw("asking …")),
-        Link::Down { since, reason } => {
+        LinkState::Up => {}
+        LinkState::Asked => lines.push(Line::raw("asking …")),
+        LinkState::Down { since, reason } => {
             let time = now.saturating_duration_since(*since).as_secs();
             let text = format!("no answer for {time} s, asking again: {}", printable(reason));
             lines.push(Line::from(text).style(alarm(app)));
@@ -192,7 +192,7 @@ fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec
     if rows.is_empty() {
         lines.push(Line::raw("  no client yet"));
     }
-    let stale = if app.link == Link::Up { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
+    let stale = if app.link == LinkState::Up { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
     let line = |((at, _), text): (&(usize, &ClientStatus), String)| {
         Line::from(vec![mark(app, *at, 1), Span::from(format!(" {text}"))]).style(stale)
     };
@@ -237,7 +237,7 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::super::app::tests::app;
-    use super::super::fetch::{self, Answer};
+    use super::super::fetch::{self, InstanceAnswer};
     use super::*;
     use crate::endpoint::EndpointError;
 
@@ -316,7 +316,7 @@ q quit  s sort: client  tab servic";
     fn an_unreachable_instance_is_shown_as_such() {
         let mut app = app(&["kyc"], false);
         let now = Instant::now();
-        app.receive(Answer { at: now, outcome: Err(EndpointError::TokenNeeded("why".to_owned()).into()) });
+        app.receive(InstanceAnswer { at: now, outcome: Err(EndpointError::TokenNeeded("why".to_owned()).into()) });
         let shown = text(&app, now + Duration::from_secs(7), 80, 12);
         assert_eq!(
             shown.lines().nth(1),
