@@ -24,6 +24,7 @@ COPY .cargo .cargo
 COPY config/demo.toml config/
 # With its benches, which its manifest names; its tests and ours are left out (.dockerignore).
 COPY core core
+COPY api api
 COPY schemas schemas
 COPY settings settings
 COPY kafka kafka
@@ -34,7 +35,7 @@ COPY src src
 # compiled, and the image would hold the other one's program. What they depend on stays compiled.
 RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     --mount=type=cache,sharing=locked,target=/source/target \
-    find core schemas settings kafka tools src config -type f -exec touch {} + \
+    find api core schemas settings kafka tools src config -type f -exec touch {} + \
     && cargo build --release --locked --bin watermaster \
     && cp target/release/watermaster /watermaster
 

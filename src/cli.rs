@@ -168,7 +168,7 @@ fn run(args: &RunArgs) -> Exit {
 /// The throttler that the demo runs in this process.
 struct InProcess(Running);
 
-impl demo::Running for InProcess {
+impl demo::RunningInstance for InProcess {
     fn address(&self) -> SocketAddr {
         self.0.address()
     }

@@ -50,7 +50,7 @@ use intake::Intake;
 use link::Link;
 use partitions::Partitions;
 use report::Reporter;
-use rounds::{Rounds, Schedule};
+use rounds::{RoundSchedule, Rounds};
 use sources::Sources;
 
 /// The most decisions between two readings of the clock.
@@ -106,14 +106,14 @@ fn operate(job: &Job) -> Result<(), EngineError> {
             warn!(service = job.service.name, "leaving the group takes long; going anyway");
         }
         match exit? {
-            Exit::Drained => return Ok(()),
-            Exit::RecreateConsumer => {}
+            LoopEnd::Drained => return Ok(()),
+            LoopEnd::RecreateConsumer => {}
         }
     }
 }
 
 /// The end of an engine without an error.
-enum Exit {
+enum LoopEnd {
     Drained,
     /// The consumer does not find back into its group; a new one may.
     RecreateConsumer,
@@ -173,7 +173,6 @@ struct Engine<'c> {
     rounds: Rounds<'c>,
     contact: Contact<'c>,
     reporter: &'c mut Reporter,
-    schemas: &'c mut SchemaCache,
 }
 
 /// Counts the records that were decided since the clock was read.
@@ -203,28 +202,27 @@ impl<'c> Engine<'c> {
             throttle: &mut state.throttle,
             group: &mut state.group,
             link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
-            intake: Intake::new(consumer),
+            intake: Intake::new(consumer, &mut state.schemas),
             delayed: DelayedRecords::default(),
-            rounds: Rounds::new(&mut state.machine, Schedule::after(now, now, &job.kafka)),
+            rounds: Rounds::new(&mut state.machine, RoundSchedule::after(now, now, &job.kafka)),
             contact: Contact::new(&mut state.last_contact, now),
             reporter: &mut state.reporter,
-            schemas: &mut state.schemas,
         }
     }
 
     // ## The loop
 
-    fn run(mut self) -> Result<Exit, StopCause> {
+    fn run(mut self) -> Result<LoopEnd, StopCause> {
         self.publish(self.clock.now());
         if !self.prepare()? {
-            return Ok(Exit::Drained);
+            return Ok(LoopEnd::Drained);
         }
         while !self.job.shutdown.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());
             if self.needs_consumer(now)? {
                 self.forget_consumer();
-                return Ok(Exit::RecreateConsumer);
+                return Ok(LoopEnd::RecreateConsumer);
             }
             if !self.reporter.status.brokers_down {
                 self.contact.end_gap(now, self.throttle, &mut self.link);
@@ -238,7 +236,7 @@ impl<'c> Engine<'c> {
             self.apply_actions(now);
             if self.rounds.is_due(now, self.throttle) {
                 if !self.run_round()? {
-                    return Ok(Exit::Drained);
+                    return Ok(LoopEnd::Drained);
                 }
                 continue;
             }
@@ -249,7 +247,7 @@ impl<'c> Engine<'c> {
             self.read(wait)?;
         }
         self.drain()?;
-        Ok(Exit::Drained)
+        Ok(LoopEnd::Drained)
     }
 
     /// Gives up everything that was read from this consumer.

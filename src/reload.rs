@@ -42,11 +42,11 @@ pub struct Configuration {
     engines: Option<Arc<dyn Engines>>,
     /// Held during a reload, which may ask the brokers.
     reloading: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReloadState {
     config: Config,
     hash: String,
     last: LastReload,
@@ -75,7 +75,7 @@ impl Configuration {
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
         let hash = config.effective.hash();
-        let state = Mutex::new(State { config, hash, last: LastReload::at_start(), names: None });
+        let state = Mutex::new(ReloadState { config, hash, last: LastReload::at_start(), names: None });
         Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
     }
 
@@ -173,7 +173,7 @@ impl Configuration {
         changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
-        *lock(&self.state) = State { config, hash: hash.clone(), last, names };
+        *lock(&self.state) = ReloadState { config, hash: hash.clone(), last, names };
         Ok(Reloaded { hash, changed })
     }
 

@@ -151,12 +151,12 @@ impl ServiceHandle {
         let client =
             |name: &String| ClientSnapshot { name: name.as_str().into(), configured: true, ..Default::default() };
         let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot {
-            trouble: Some(STARTING.to_owned()),
-            clients: service.policy.clients.iter().map(|configured| client(&configured.name)).collect(),
-            source_retention: service.sources.iter().map(|source| (source.topic.clone(), Duration::ZERO)).collect(),
-            ..ServiceSnapshot::new(&service.name, &service.policy)
-        });
+        let mut snapshot = ServiceSnapshot::new(&service.name, &service.policy);
+        snapshot.figures.trouble = Some(STARTING.to_owned());
+        snapshot.clients = service.policy.clients.iter().map(|configured| client(&configured.name)).collect();
+        let retention = service.sources.iter().map(|source| (source.topic.clone(), Duration::ZERO));
+        snapshot.sources.retention = retention.collect();
+        cell.set(snapshot);
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
         let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
         let open = Arc::new(OpenCell::new(service));

@@ -8,21 +8,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Serialize;
 use strum::VariantNames;
+use watermaster_api::{GroupFigures, ServiceFigures};
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::pace::PaceView;
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::scheduler::Client;
-use watermaster_core::throttle::{self, PauseReason, Throttle};
+use watermaster_core::scheduler::{Client, LeakyBucket};
+use watermaster_core::throttle::{self, PauseReason, Throttle, Totals};
 use watermaster_core::units::Time;
 use watermaster_kafka::dead_letters;
 use watermaster_schemas::cache::Outcome;
 
-/// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
+/// The causes of an allocation, in the order of [`ThrottleFigures::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
 /// The reasons for pausing a partition: a client's backlog bound, the service's, the offset map's room, a bound of
 /// the partition's only client, or, last, a schema that is not known yet.
@@ -53,31 +52,46 @@ pub enum RoundOutcome {
 /// One service at one moment. Counts are since the process started.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceSnapshot {
-    pub name: String,
-    pub mode: Mode,
-    pub enforce: bool,
-    pub capacity: u64,
-    pub cycle_seconds: f64,
-    /// The number of the running cycle.
-    pub cycle: u64,
-    /// The registered clients; records of all others count in `unregistered`.
+    pub figures: ServiceFigures,
+    pub limits: ServiceLimits,
+    /// The registered clients; records of all others count in the totals of the throttle.
     pub clients: Clients,
-    /// The most clients that are known at a time, and the number of clients that were new.
-    pub max_clients: usize,
-    pub new_clients: u64,
-    /// Rejections of records that belonged to no registered client (anonymous, unknown_client, too_many_clients).
-    pub unregistered: Counts,
-    /// Shadow mode: the decisions on records that belonged to no registered client.
-    pub unregistered_shadow: Counts,
-    pub window_admitted: u64,
-    pub window_admitted_max: u64,
+    pub throttle: ThrottleFigures,
+    pub partitions: Vec<PartitionSnapshot>,
+    pub sources: SourceFigures,
+    pub engine: EngineTotals,
+    pub group: GroupSnapshot,
+    /// False once a fatal error stopped the service.
+    pub up: bool,
+    /// Set while the target or the dead-letter topic refuses writes.
+    pub target_refusing: bool,
+}
+
+/// The configured limits of a service that metrics show.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceLimits {
+    /// The most clients that are known at a time.
+    pub clients: usize,
+    /// The most delayed records of one client, and the most memory for those of all.
+    pub backlog_records: u64,
     pub backlog_bytes: u64,
-    pub backlog_limit_records: u64,
-    pub backlog_limit_bytes: u64,
+}
+
+/// The figures of the core that belong to no single client.
+#[derive(Debug, Clone, Default)]
+pub struct ThrottleFigures {
+    pub totals: Totals,
+    /// The number of clients that were new.
+    pub new_clients: u64,
+    pub backlog_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
     pub allocations: [u64; throttle::Cause::VARIANTS.len()],
-    pub partitions: Vec<PartitionSnapshot>,
+}
+
+/// The figures of the source topics and of their assigned partitions together.
+#[derive(Debug, Clone, Default)]
+pub struct SourceFigures {
     /// Partitions that are paused now, by reason, in the order of [`PAUSE_REASONS`].
     pub paused: [u64; PAUSE_REASONS.len()],
     pub map_used_ratio: f64,
@@ -85,38 +99,14 @@ pub struct ServiceSnapshot {
     pub map_characters: u32,
     /// The number of offsets that the widest offset map covers.
     pub map_span: u64,
-    pub engine: EngineCounts,
-    pub group: GroupSnapshot,
-    /// Set while the service has joined its group, can produce and is not draining.
-    pub ready: bool,
-    /// False once a fatal error stopped the service.
-    pub up: bool,
-    /// Set while the target or the dead-letter topic refuses writes.
-    pub target_refusing: bool,
-    /// The reason why the service stopped or is not ready, for people.
-    pub trouble: Option<String>,
     /// The retention of each source topic; zero where it has no limit or the broker did not tell it.
-    pub source_retention: Vec<(String, Duration)>,
-    pub delay: Histogram,
+    pub retention: Vec<(String, Duration)>,
 }
 
 /// The group that shares the capacity, as one of its instances sees it. Empty with `scope = "instance"`.
 #[derive(Debug, Clone, Default)]
 pub struct GroupSnapshot {
-    /// The state of this instance in the group.
-    pub state: Option<&'static str>,
-    /// The capacity in force: the smallest one among the live members.
-    pub capacity: u64,
-    /// The part of the capacity that this instance holds, and the part that it ought to hold.
-    pub hold: u64,
-    pub target: u64,
-    /// The number of records that this instance may admit before its next state is committed.
-    pub ahead: u64,
-    /// The sum of all members' holds, and of those that are on their way.
-    pub circulating: u64,
-    /// The number of different configurations among the live members and this instance.
-    pub configurations: usize,
-    pub members: Vec<MemberSnapshot>,
+    pub figures: GroupFigures,
     pub others: OtherMembers,
     /// Begun openings of seats, in the order of the core's names.
     pub openings: [u64; OpenedSeat::VARIANTS.len()],
@@ -142,49 +132,34 @@ pub struct OtherMembers {
     pub wait: bool,
 }
 
-/// One member of a group.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct MemberSnapshot {
-    pub instance: Arc<str>,
-    /// Tells the lives of an instance apart: 16 hexadecimal digits, of the process that wrote the last state.
-    pub life: String,
-    pub state: &'static str,
-    /// The most records that the member may have admitted in one cycle, and those that it had when it wrote the state.
-    pub hold: u64,
-    pub used: u64,
-    /// The hold that it ought to have.
-    pub target: u64,
-    /// The number of records that it may admit before its next state.
-    pub ahead: u64,
-    /// The capacity that the member is configured with, and a digest of its other settings in 8 hexadecimal digits.
-    pub capacity: u64,
-    pub configuration: String,
-    /// Seconds since the member's last state was read.
-    pub state_age_seconds: f64,
-}
-
 /// The counts of an engine since it started. The core does not know them.
 #[derive(Debug, Clone, Default)]
-pub struct EngineCounts {
-    /// Rounds by outcome, in the order of [`ROUND_OUTCOMES`].
-    pub rounds: [u64; ROUND_OUTCOMES.len()],
-    /// Replaced producers by cause, in the order of [`PRODUCER_CAUSES`].
-    pub producer_recreations: [u64; PRODUCER_CAUSES.len()],
+pub struct EngineTotals {
+    pub delivery: DeliveryTotals,
     /// Consumers that were replaced because they were in no group for too long.
     pub consumer_recreations: u64,
-    /// Failed calls of transactions by phase and class, in the order of the core's names.
-    pub transaction_errors: [[u64; ErrorClass::VARIANTS.len()]; Phase::VARIANTS.len()],
-    pub resyncs: u64,
-    /// Records of interrupted rounds, in the order of [`RESYNCED`].
-    pub resynced: [u64; RESYNCED.len()],
     pub lost_records: u64,
-    /// Stubs that were committed to the dead-letter topic.
-    pub stubs: u64,
     pub rebalances: u64,
     /// Requests to the schema registry by outcome, in the order of [`SCHEMA_OUTCOMES`].
     pub schema_requests: [u64; SCHEMA_OUTCOMES.len()],
     /// The processor time of the engine's thread.
     pub busy: Duration,
+}
+
+/// The counts of the rounds.
+#[derive(Debug, Clone, Default)]
+pub struct DeliveryTotals {
+    /// Rounds by outcome, in the order of [`ROUND_OUTCOMES`].
+    pub rounds: [u64; ROUND_OUTCOMES.len()],
+    /// Replaced producers by cause, in the order of [`PRODUCER_CAUSES`].
+    pub producer_recreations: [u64; PRODUCER_CAUSES.len()],
+    /// Failed calls of transactions by phase and class, in the order of the core's names.
+    pub transaction_errors: [[u64; ErrorClass::VARIANTS.len()]; Phase::VARIANTS.len()],
+    pub resyncs: u64,
+    /// Records of interrupted rounds, in the order of [`RESYNCED`].
+    pub resynced: [u64; RESYNCED.len()],
+    /// Stubs that were committed to the dead-letter topic.
+    pub stubs: u64,
     pub end_to_end: Histogram,
     pub round: Histogram,
     /// The time in each phase of a round, in the order of the core's phases.
@@ -194,17 +169,20 @@ pub struct EngineCounts {
 impl ServiceSnapshot {
     /// Returns the snapshot of a service that has read nothing yet.
     pub fn new(name: &str, policy: &Policy) -> ServiceSnapshot {
-        ServiceSnapshot {
+        let figures = ServiceFigures {
             name: name.to_owned(),
-            mode: policy.mode,
+            mode: policy.mode.into_str().into(),
             enforce: policy.enforce,
             capacity: policy.capacity,
             cycle_seconds: policy.cycle.as_secs_f64(),
-            max_clients: policy.max_clients,
-            backlog_limit_records: policy.queue_capacity,
-            backlog_limit_bytes: policy.queue_bytes,
-            ..ServiceSnapshot::default()
-        }
+            ..ServiceFigures::default()
+        };
+        let limits = ServiceLimits {
+            clients: policy.max_clients,
+            backlog_records: policy.queue_capacity,
+            backlog_bytes: policy.queue_bytes,
+        };
+        ServiceSnapshot { figures, limits, ..ServiceSnapshot::default() }
     }
 }
 
@@ -235,10 +213,8 @@ pub struct Levels {
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
-    /// The most records that the client's own limit allows in one cycle; `None` without one, and for several clients.
-    pub limit: Option<u64>,
-    /// The records that the own limit lets through in a cycle in the long run.
-    pub pace: Option<f64>,
+    /// `None` for several clients.
+    pub limit: Option<OwnLimit>,
     /// Admissions in the last full cycle, and in this one so far.
     pub admitted_last: u64,
     pub admitted_now: u64,
@@ -252,6 +228,13 @@ pub struct Levels {
     pub shadow_backlog: u64,
 }
 
+/// A client's own limit: the most records that it allows in one cycle, and those in the long run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OwnLimit {
+    pub most: u64,
+    pub pace: f64,
+}
+
 impl Levels {
     /// Returns the part of a capacity that the admissions in the last full cycle took, at most 1.
     pub fn used_ratio(&self, capacity: u64) -> f64 {
@@ -263,6 +246,8 @@ impl ClientSnapshot {
     fn of(client: &Client, throttle: &Throttle, now: Time, unread: &Unread) -> ClientSnapshot {
         let (policy, (waiting, bytes)) = (throttle.policy(), client.backlog());
         let unread = unread.get(&*client.name).copied().unwrap_or_default();
+        let limit =
+            |bucket: &LeakyBucket| OwnLimit { most: bucket.most_in(policy.cycle), pace: bucket.pace_in(policy.cycle) };
         let (backlog, backlog_bytes, shadow_backlog) =
             if policy.enforce { (waiting + unread, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
@@ -272,8 +257,7 @@ impl ClientSnapshot {
                 wants: client.wants().max(client.last_wants),
                 default_share: client.grant.default_share.as_f64(),
                 granted: client.grant.records,
-                limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
-                pace: client.limit.as_ref().map(|limit| limit.pace_in(policy.cycle)),
+                limit: client.limit.as_deref().map(limit),
                 admitted_last: client.last_admitted,
                 admitted_now: client.admitted_in_cycle(),
                 backlog,
@@ -291,16 +275,17 @@ impl ClientSnapshot {
     /// the pace of its own limit. `None` if that says nothing: in mode reject, while the service is not ready, or
     /// without any rate.
     pub fn next_admission_seconds(&self, service: &ServiceSnapshot) -> Option<f64> {
-        let Levels { backlog, granted, admitted_last, pace, .. } = self.levels;
-        let waits = service.enforce && backlog > 0;
-        if !service.ready || service.enforce && service.mode == Mode::Reject {
+        let Levels { backlog, granted, admitted_last, limit, .. } = self.levels;
+        let ServiceFigures { enforce, ready, ref mode, cycle_seconds, .. } = service.figures;
+        let waits = enforce && backlog > 0;
+        if !ready || enforce && *mode == Mode::Reject.into_str() {
             return None;
         }
-        let rate = (admitted_last.max(granted) as f64).min(pace.unwrap_or(f64::INFINITY));
+        let rate = (admitted_last.max(granted) as f64).min(limit.map_or(f64::INFINITY, |limit| limit.pace));
         match rate {
             _ if !waits => Some(0.0),
             0.0 => None,
-            _ => Some(backlog as f64 / rate * service.cycle_seconds),
+            _ => Some(backlog as f64 / rate * cycle_seconds),
         }
     }
 }
@@ -359,7 +344,9 @@ impl SnapshotCell {
 
     /// Says why the service is not ready, before an engine does.
     pub fn show_trouble(&self, trouble: String) {
-        self.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.get()).clone() });
+        let mut snapshot = (*self.get()).clone();
+        snapshot.figures.trouble = Some(trouble);
+        self.set(snapshot);
     }
 
     /// Replaces the brokers' answers.

@@ -194,7 +194,7 @@ fn rejected(snapshot: &ServiceSnapshot) -> u64 {
 
 fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
     let index = ROUND_OUTCOMES.iter().position(|name| *name == outcome).unwrap();
-    snapshot.engine.rounds[index]
+    snapshot.engine.delivery.rounds[index]
 }
 
 /// Asserts that the offsets up to `count` occur once each, in order, and that none was rejected.
@@ -209,7 +209,7 @@ fn admitted_records_arrive_in_order_and_are_committed() {
     bench.feed(0..500);
     let engine = bench.start();
     let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
-    assert!(shown.ready && shown.up && shown.trouble.is_none());
+    assert!(shown.figures.ready && shown.up && shown.figures.trouble.is_none());
     let (ended, took) = engine.stop();
     ended.unwrap();
     assert!(took < Duration::from_secs(10), "{took:?}");
@@ -284,7 +284,7 @@ fn a_producer_that_fails_is_replaced_and_no_record_is_lost() {
     embedded_faults::refuse_next_producers(&bench.broker, 2);
     let engine = bench.start();
     let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
-    assert_eq!(shown.engine.producer_recreations.iter().sum::<u64>(), 2);
+    assert_eq!(shown.engine.delivery.producer_recreations.iter().sum::<u64>(), 2);
     engine.stop().0.unwrap();
     all_once(&bench.read("target"), 500);
     assert_eq!(bench.completed(), (0..500).collect());
@@ -296,8 +296,8 @@ fn a_service_whose_producers_all_fail_stops() {
     bench.feed(0..5);
     embedded_faults::refuse_next_producers(&bench.broker, 20);
     let engine = bench.start();
-    let shown = engine.until("stopped", |shown| !shown.up && shown.trouble.is_some());
-    assert!(!shown.ready);
+    let shown = engine.until("stopped", |shown| !shown.up && shown.figures.trouble.is_some());
+    assert!(!shown.figures.ready);
     assert_eq!(rounds(&shown, "failed"), 1);
     assert!(engine.stop().0.unwrap_err().to_string().contains("producers failed"));
     assert!(bench.completed().is_empty(), "only records that arrived are committed");
@@ -330,7 +330,7 @@ fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
     let engine = bench.start();
     engine.until("some admitted", |shown| admitted(shown) >= 20);
     embedded_faults::broker_down(&bench.broker);
-    engine.until("not ready", |shown| !shown.ready && shown.up && shown.trouble.is_some());
+    engine.until("not ready", |shown| !shown.figures.ready && shown.up && shown.figures.trouble.is_some());
     let before = admitted(&engine.cell.get());
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
@@ -340,9 +340,9 @@ fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
     embedded_faults::broker_up(&bench.broker);
     // The counters cannot show this, because records that are read again are counted again.
     let shown = engine.until("all committed", |shown| {
-        shown.ready && shown.partitions.iter().any(|partition| partition.lag == 0 && partition.held == 0)
+        shown.figures.ready && shown.partitions.iter().any(|partition| partition.lag == 0 && partition.held == 0)
     });
-    assert!(shown.window_admitted_max <= 20, "{}", shown.window_admitted_max);
+    assert!(shown.figures.window_admitted_max <= 20, "{}", shown.figures.window_admitted_max);
     engine.stop().0.unwrap();
     let arrived: BTreeSet<_> = bench.read("target").into_iter().map(|(offset, _)| offset).collect();
     assert_eq!(arrived, (0..120).collect());
@@ -356,7 +356,7 @@ fn a_drain_without_brokers_takes_less_than_ten_seconds() {
     let engine = bench.start();
     engine.until("some admitted", |shown| admitted(shown) >= 20);
     embedded_faults::broker_down(&bench.broker);
-    engine.until("not ready", |shown| !shown.ready);
+    engine.until("not ready", |shown| !shown.figures.ready);
     let cell = engine.cell.clone();
     let (ended, took) = engine.stop();
     ended.unwrap();
@@ -369,9 +369,9 @@ fn a_service_that_cannot_start_reports_the_cause() {
     let mut bench = Bench::new(20, Duration::from_secs(1));
     bench.kafka.properties.insert("session.timeout.ms".to_owned(), "soon".to_owned());
     let engine = bench.start();
-    let shown = engine.until("stopped", |shown| shown.trouble.is_some());
-    assert!(!shown.up && !shown.ready);
-    assert!(shown.trouble.as_ref().unwrap().contains("session.timeout.ms"), "{shown:?}");
+    let shown = engine.until("stopped", |shown| shown.figures.trouble.is_some());
+    assert!(!shown.up && !shown.figures.ready);
+    assert!(shown.figures.trouble.as_ref().unwrap().contains("session.timeout.ms"), "{shown:?}");
     assert!(engine.stop().0.is_err());
 }
 
@@ -398,7 +398,7 @@ fn an_instance_without_partitions_is_ready_too() {
     let bench = Bench::new(20, Duration::from_secs(1));
     let engines = [bench.start(), bench.start()];
     for engine in &engines {
-        engine.until("ready", |shown| shown.ready);
+        engine.until("ready", |shown| shown.figures.ready);
     }
     for engine in engines {
         engine.stop().0.unwrap();
@@ -419,12 +419,12 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     embedded_faults::refuse_joins(&bench.broker, 100_000);
     embedded_faults::expel_a_member(&bench.broker);
     let shown = engine.until("another consumer", |shown| shown.engine.consumer_recreations == 1);
-    assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
+    assert!(!shown.figures.ready && shown.partitions.is_empty(), "{shown:?}");
     embedded_faults::allow_joins(&bench.broker);
     bench.feed(100..200);
     // The counters continue: only the consumer was replaced.
     let shown = engine.until("all admitted", |shown| admitted(shown) == 200);
-    assert!(shown.ready, "{shown:?}");
+    assert!(shown.figures.ready, "{shown:?}");
     engine.stop().0.unwrap();
     all_once(&bench.read("target"), 200);
     assert_eq!(bench.completed(), (0..200).collect());
@@ -469,8 +469,8 @@ mod schemas {
         }));
         let waits = |shown: &ServiceSnapshot| {
             let names_schema =
-                shown.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
-            admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 0, 1] && !shown.ready
+                shown.figures.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
+            admitted(shown) == 50 && names_schema && shown.sources.paused == [0, 0, 0, 0, 1] && !shown.figures.ready
         };
         let first = bench.start();
         first.until("wait", waits);
@@ -479,13 +479,13 @@ mod schemas {
         assert!(took < Duration::from_secs(10), "{took:?}");
         assert_eq!(bench.completed(), (0..50).collect(), "nothing behind the record is decided");
         let second = bench.start();
-        second.until("wait again", |shown| shown.paused == [0, 0, 0, 0, 1]);
+        second.until("wait again", |shown| shown.sources.paused == [0, 0, 0, 0, 1]);
         answers.store(true, Ordering::Relaxed);
         let shown = second.until("the rest admitted", |shown| admitted(shown) == 100);
         let clients: BTreeMap<_, _> =
             shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
         assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
-        second.until("ready", |shown| shown.ready && shown.paused == [0; 5]);
+        second.until("ready", |shown| shown.figures.ready && shown.sources.paused == [0; 5]);
         let requests = second.cell.get().engine.schema_requests;
         assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
         second.stop().0.unwrap();
@@ -526,7 +526,7 @@ mod schemas {
         let (_registry, answers) = registry_of(&mut bench);
         bench.feed_values([(0, OF_ACME.to_vec())].into_iter());
         let engine = bench.start();
-        engine.until("wait", |shown| shown.paused == [0, 0, 0, 0, 1]);
+        engine.until("wait", |shown| shown.sources.paused == [0, 0, 0, 0, 1]);
         bench.feed(1..300);
         thread::sleep(3 * cycle);
         answers.store(true, Ordering::Relaxed);

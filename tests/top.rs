@@ -11,10 +11,9 @@ use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 use watermaster::admin::{self, AdminState};
-use watermaster::snapshot::{
-    ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot, SnapshotCell,
-};
+use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
+use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
 use watermaster_settings::{config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
@@ -35,18 +34,25 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
     let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let service = |name: &str| {
         let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot {
+        let mut snapshot = ServiceSnapshot {
+            clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
+            ..Default::default()
+        };
+        snapshot.figures = ServiceFigures {
             name: name.to_owned(),
+            mode: "shape".into(),
             enforce: true,
             capacity: 100,
             cycle_seconds: 10.0,
             window_admitted: 90,
-            clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
             ready: trouble.is_none(),
             trouble: trouble.map(str::to_owned),
-            group: if name == "bureau" { group() } else { GroupSnapshot::default() },
             ..Default::default()
-        });
+        };
+        if name == "bureau" {
+            snapshot.group.figures = group();
+        }
+        cell.set(snapshot);
         ServiceHandle { name: name.to_owned(), cell, ..ServiceHandle::new(&config.settings.services[0]) }
     };
     let services = vec![service("kyc"), service("bureau")];
@@ -66,11 +72,11 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
 }
 
 /// Returns a group of two instances.
-fn group() -> GroupSnapshot {
-    let member = |instance: &str, hold: u64, age: f64| MemberSnapshot {
-        instance: instance.into(),
+fn group() -> GroupFigures {
+    let member = |instance: &str, hold: u64, age: f64| MemberView {
+        instance: instance.to_owned(),
         life: "00000000000000a0".to_owned(),
-        state: "live",
+        state: "live".into(),
         hold,
         used: 20,
         target: 50,
@@ -80,7 +86,7 @@ fn group() -> GroupSnapshot {
         state_age_seconds: age,
     };
     let members = vec![member("wm-0", 60, 1.0), member("wm-1", 40, 2.0)];
-    GroupSnapshot { state: Some("active"), hold: 60, configurations: 1, members, ..GroupSnapshot::default() }
+    GroupFigures { state: Some("active".into()), hold: 60, configurations: 1, members, ..GroupFigures::default() }
 }
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {

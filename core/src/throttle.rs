@@ -70,13 +70,15 @@ pub struct Throttle {
 }
 
 /// Sums over all clients and partitions.
-#[derive(Debug, Default)]
-struct Totals {
-    /// Records without a known client.
-    unregistered: Counts,
-    unregistered_shadow: Counts,
-    delays: Histogram,
-    window_max: u64,
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// Records that had no known client when they came: decisions that were carried out, and shadow mode's.
+    pub unregistered: Counts,
+    pub unregistered_shadow: Counts,
+    /// The delays of admitted records.
+    pub delays: Histogram,
+    /// The most admissions in any window.
+    pub window_max: u64,
 }
 
 impl Throttle {

@@ -23,14 +23,14 @@ const USER_AGENT: &str = concat!("watermaster/", env!("CARGO_PKG_VERSION"));
 
 /// The reason why there is no token.
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
+pub enum MskError {
     #[error("sasl.oauthbearer.config is not \"{MSK}REGION\"")]
     NoRegion,
     #[error(
         "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a role to the pod (EKS \
          Pod Identity, IRSA), the task (ECS) or the instance (EC2: {0})"
     )]
-    NoCredentials(Box<TokenError>),
+    NoCredentials(Box<MskError>),
     #[error("AWS_EC2_METADATA_DISABLED is true")]
     MetadataDisabled,
     #[error("{path}: {source}")]
@@ -42,8 +42,8 @@ pub enum TokenError {
 }
 
 /// Makes a token for the region in `sasl.oauthbearer.config`.
-pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, TokenError> {
-    let region = config.and_then(|config| config.strip_prefix(MSK)).ok_or(TokenError::NoRegion)?.trim();
+pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, MskError> {
+    let region = config.and_then(|config| config.strip_prefix(MSK)).ok_or(MskError::NoRegion)?.trim();
     let credentials = credentials::find(region, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let token = sign(&credentials, region, now.as_secs())?;

@@ -35,17 +35,17 @@ enum Type {
     /// A number of bytes that the schema knows: a boolean, a float, a fixed.
     Fixed(u64),
     Enum(Box<[Box<str>]>),
-    Array(Part),
-    Map(Part),
+    Array(AvroPart),
+    Map(AvroPart),
     Union(Box<[usize]>),
-    Record(Box<Record>),
+    Record(Box<AvroRecord>),
 }
 
 #[derive(Debug, Clone)]
-struct Record {
+struct AvroRecord {
     /// The names of the fields, and their types.
     fields: Box<[(Box<str>, usize)]>,
-    parts: Box<[Part]>,
+    parts: Box<[AvroPart]>,
 }
 
 /// A part of a value, for skipping it.
@@ -54,7 +54,7 @@ struct Record {
 /// fields of a known size are joined to one part, without those of no bytes, and a record with one part is that part.
 /// Each part of a record then has at least one byte, and each record that is visited has at least two parts.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum AvroPart {
     Sized(u64),
     /// A value of this type.
     Of(usize),
@@ -98,7 +98,7 @@ impl AvroSchema {
                     let fields = &record.fields;
                     let Some(index) = fields.iter().position(|(field, _)| **field == **name) else { return Ok(None) };
                     for (_, skipped) in &fields[..index] {
-                        walk.skip(Part::Of(*skipped), MAX_DEPTH)?;
+                        walk.skip(AvroPart::Of(*skipped), MAX_DEPTH)?;
                     }
                     (at, path) = (fields[index].1, rest);
                 }
@@ -138,11 +138,11 @@ impl<'s, 'r> Walk<'s, 'r> {
         }
     }
 
-    fn skip(&mut self, part: Part, depth: usize) -> Result<(), AnonymousReason> {
+    fn skip(&mut self, part: AvroPart, depth: usize) -> Result<(), AnonymousReason> {
         let depth = depth.checked_sub(1).ok_or(BROKEN)?;
         let at = match part {
-            Part::Sized(length) => return self.bytes.take(length).map(drop),
-            Part::Of(at) => at,
+            AvroPart::Sized(length) => return self.bytes.take(length).map(drop),
+            AvroPart::Of(at) => at,
         };
         match &self.types[at] {
             Type::Null => {}
@@ -153,7 +153,7 @@ impl<'s, 'r> Walk<'s, 'r> {
             Type::Map(value) => self.skip_blocks(true, *value, depth)?,
             Type::Union(branches) => {
                 let branch = self.branch(branches)?;
-                self.skip(Part::Of(branch), depth)?;
+                self.skip(AvroPart::Of(branch), depth)?;
             }
             Type::Record(record) => {
                 for part in &record.parts {
@@ -166,13 +166,13 @@ impl<'s, 'r> Walk<'s, 'r> {
 
     /// Skips the blocks of an array or a map. The last one has no items; one with a negative count has its length in
     /// bytes behind the count.
-    fn skip_blocks(&mut self, has_keys: bool, item: Part, depth: usize) -> Result<(), AnonymousReason> {
+    fn skip_blocks(&mut self, has_keys: bool, item: AvroPart, depth: usize) -> Result<(), AnonymousReason> {
         loop {
             let count = self.bytes.zigzag()?;
             match (u64::try_from(count), item) {
                 (Ok(0), _) => return Ok(()),
                 (Err(_), _) => _ = self.counted()?,
-                (Ok(count), Part::Sized(length)) if !has_keys => {
+                (Ok(count), AvroPart::Sized(length)) if !has_keys => {
                     self.bytes.take(count.checked_mul(length).ok_or(BROKEN)?)?;
                 }
                 (Ok(count), _) => {
@@ -192,7 +192,7 @@ impl<'s, 'r> Walk<'s, 'r> {
 struct Parser {
     types: Vec<Type>,
     /// The part that each of `types` is.
-    parts: Vec<Part>,
+    parts: Vec<AvroPart>,
     /// The full names of records, enums and fixed types.
     names: HashMap<String, usize>,
     memory: Memory,
@@ -222,11 +222,11 @@ impl Parser {
     /// Adds a type that has `heap` bytes in an allocation of its own.
     fn push(&mut self, new: Type, heap: usize) -> Result<usize, SchemaError> {
         let at = self.types.len();
-        self.memory.take(size_of::<Type>() + size_of::<Part>(), heap)?;
+        self.memory.take(size_of::<Type>() + size_of::<AvroPart>(), heap)?;
         self.parts.push(match new {
-            Type::Null => Part::Sized(0),
-            Type::Fixed(length) => Part::Sized(length),
-            _ => Part::Of(at),
+            Type::Null => AvroPart::Sized(0),
+            Type::Fixed(length) => AvroPart::Sized(length),
+            _ => AvroPart::Of(at),
         });
         self.types.push(new);
         Ok(at)
@@ -253,26 +253,28 @@ impl Parser {
             }
             "record" | "error" => {
                 // A field may be of the record itself, so the record is known before its fields are.
-                let open = Record { fields: Box::default(), parts: Box::default() };
+                let open = AvroRecord { fields: Box::default(), parts: Box::default() };
                 let (at, namespace) =
-                    self.define(object, namespace, Type::Record(Box::new(open)), size_of::<Record>())?;
+                    self.define(object, namespace, Type::Record(Box::new(open)), size_of::<AvroRecord>())?;
                 let (mut fields, mut parts) = (Vec::new(), Vec::new());
                 for field in list(object, "fields")? {
                     let (name, kind) = (text(field, "name")?, self.add(&field["type"], &namespace, depth)?);
-                    self.memory.take(size_of::<(Box<str>, usize)>() + size_of::<Part>(), name.len())?;
+                    self.memory.take(size_of::<(Box<str>, usize)>() + size_of::<AvroPart>(), name.len())?;
                     fields.push((name.into(), kind));
                     match (parts.last_mut(), self.parts[kind]) {
-                        (_, Part::Sized(0)) => {}
-                        (Some(Part::Sized(before)), Part::Sized(length)) => *before = before.saturating_add(length),
+                        (_, AvroPart::Sized(0)) => {}
+                        (Some(AvroPart::Sized(before)), AvroPart::Sized(length)) => {
+                            *before = before.saturating_add(length)
+                        }
                         (_, part) => parts.push(part),
                     }
                 }
                 self.parts[at] = match *parts {
-                    [] => Part::Sized(0),
+                    [] => AvroPart::Sized(0),
                     [part] => part,
-                    _ => Part::Of(at),
+                    _ => AvroPart::Of(at),
                 };
-                self.types[at] = Type::Record(Box::new(Record { fields: fields.into(), parts: parts.into() }));
+                self.types[at] = Type::Record(Box::new(AvroRecord { fields: fields.into(), parts: parts.into() }));
                 Ok(at)
             }
             "enum" => {

@@ -18,7 +18,7 @@ use strum::VariantNames;
 use watermaster_settings::client_id::{Found, HeaderLookup, SchemaId, Schemas, UnknownSchema};
 use watermaster_settings::{SchemaFormat, SchemaRegistry};
 
-use crate::registry::{Answer, Registry, RegistryError};
+use crate::registry::{Answer, RegistryClient, RegistryError};
 use crate::{Schema, SchemaError, wire};
 
 /// The interval at which the registry is asked again about an id.
@@ -104,7 +104,7 @@ impl Worker {
     fn start(settings: SchemaRegistry) -> std::io::Result<Worker> {
         let ((ids, asked), (answer, answers)) = (channel(), channel());
         let work = move || {
-            let mut registry = Registry::new(settings);
+            let mut registry = RegistryClient::new(settings);
             for id in asked {
                 if answer.send((id, registry.schema(id))).is_err() {
                     return;

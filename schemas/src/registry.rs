@@ -68,7 +68,7 @@ impl RegistryError {
 /// A schema as the registry stores it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored {
+struct StoredSchema {
     schema: String,
     schema_type: Option<String>,
     #[serde(default)]
@@ -83,7 +83,7 @@ struct Reference {
 
 /// The answer to one question.
 enum Said {
-    Stored(Stored),
+    Stored(StoredSchema),
     Missing,
     TooLarge,
 }
@@ -106,19 +106,19 @@ impl References {
 
 /// The body of an error. Codes of five digits are the registry's own; 404 alone may come from any web server.
 #[derive(Deserialize)]
-struct Refusal {
+struct ErrorAnswer {
     error_code: i64,
 }
 
 /// A client of one registry.
-pub struct Registry {
+pub struct RegistryClient {
     settings: SchemaRegistry,
-    client: Option<http::Client>,
+    client: Option<http::HttpClient>,
 }
 
-impl Registry {
-    pub fn new(settings: SchemaRegistry) -> Registry {
-        Registry { settings, client: None }
+impl RegistryClient {
+    pub fn new(settings: SchemaRegistry) -> RegistryClient {
+        RegistryClient { settings, client: None }
     }
 
     /// Fetches a schema, and those that it refers to. Blocks for some seconds if the registry is slow.
@@ -153,7 +153,7 @@ impl Registry {
 
     /// Adds the schemas that `stored` names. The inner error says why one of them can't be had.
     fn add_references(
-        &mut self, stored: &Stored, references: &mut References,
+        &mut self, stored: &StoredSchema, references: &mut References,
     ) -> Result<Result<(), SchemaError>, RegistryError> {
         for Reference { subject, version } in &stored.references {
             if !references.seen.insert((subject.clone(), *version)) {
@@ -186,7 +186,7 @@ impl Registry {
         let base = self.settings.url.trim_end_matches('/').to_owned();
         let client = match self.client.take() {
             Some(client) => client,
-            None => http::Client::new(self.settings.ca_file.as_deref())?,
+            None => http::HttpClient::new(self.settings.ca_file.as_deref())?,
         };
         let login = match &self.settings.login {
             // A file is read each time, so that a new password takes effect without a restart.
@@ -206,7 +206,7 @@ impl Registry {
             401 => Err(RegistryError::LoginRefused(base)),
             403 => Err(RegistryError::Forbidden(base)),
             404 => match serde_json::from_str(&text) {
-                Ok(Refusal { error_code: 40_400..=40_499 }) => Ok(Said::Missing),
+                Ok(ErrorAnswer { error_code: 40_400..=40_499 }) => Ok(Said::Missing),
                 _ => Err(RegistryError::NotARegistry(base)),
             },
             _ => Err(RegistryError::Status { url: base, status, text: text.trim().chars().take(200).collect() }),

@@ -7,90 +7,16 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
+use watermaster_api::ClientsView;
 
-use super::view::ClientView;
-use super::{Served, find};
-use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
-use watermaster_core::delays::ClientDelays;
+use super::{Served, find, refusal, view};
+use crate::snapshot::ClientSnapshot;
 
 /// The number of clients that are shown if the request names none, and the most that it may name.
 const TOP: usize = 10;
 const MAX_TOP: usize = 1_000;
-
-/// Some clients of a service, those with the highest wants first.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct ClientsView {
-    service: String,
-    /// The number of known clients.
-    known: usize,
-    clients: Vec<ClientDetail>,
-}
-
-/// One client of a service, with its figures at this instance.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct ClientDetail {
-    #[serde(flatten)]
-    client: ClientView,
-    configured: bool,
-    /// Admissions in the running cycle so far, and in the last full one.
-    admitted_in_cycle: u64,
-    admitted_in_last_cycle: u64,
-    /// The part of the capacity that the admissions in the last full cycle took.
-    used_ratio: f64,
-    /// The most records that the client's own limit allows in one cycle; null without a limit.
-    limit: Option<u64>,
-    /// The memory that the delayed records cost.
-    backlog_bytes: u64,
-    /// An estimate: the seconds after which a record that is sent now would be admitted. It is the backlog divided by
-    /// the client's rate, which is the larger of its admissions in the last full cycle and of its grant, but at most
-    /// its own limit. 0 without a backlog and in shadow mode; null in mode reject and while the service is not ready.
-    next_admission_seconds: Option<f64>,
-    /// Delays of one commit interval or more, since start.
-    delays: DelaysView,
-    /// The delays that enforcing would have given, in shadow mode.
-    shadow_delays: DelaysView,
-}
-
-/// Delays of admitted records. Quantiles are estimates from buckets; null without delays.
-#[derive(Serialize, JsonSchema)]
-struct DelaysView {
-    records: u64,
-    p50_seconds: Option<f64>,
-    p99_seconds: Option<f64>,
-    longest_seconds: f64,
-}
-
-impl ClientDetail {
-    fn new(service: &ServiceSnapshot, client: &ClientSnapshot) -> ClientDetail {
-        let levels = &client.levels;
-        ClientDetail {
-            client: ClientView::new(client),
-            configured: client.configured,
-            admitted_in_cycle: levels.admitted_now,
-            admitted_in_last_cycle: levels.admitted_last,
-            used_ratio: levels.used_ratio(service.capacity),
-            limit: levels.limit,
-            backlog_bytes: levels.backlog_bytes,
-            next_admission_seconds: client.next_admission_seconds(service),
-            delays: DelaysView::new(&client.counts.delays),
-            shadow_delays: DelaysView::new(&client.shadow.delays),
-        }
-    }
-}
-
-impl DelaysView {
-    fn new(delays: &ClientDelays) -> DelaysView {
-        DelaysView {
-            records: delays.counts.iter().sum(),
-            p50_seconds: delays.quantile(0.5),
-            p99_seconds: delays.quantile(0.99),
-            longest_seconds: delays.longest as f64 / 1e6,
-        }
-    }
-}
 
 /// The question for some clients.
 #[derive(Deserialize)]
@@ -118,7 +44,7 @@ pub(super) async fn top(
         let mut clients: Vec<&ClientSnapshot> = snapshot.clients.iter().collect();
         // The sort is stable, so clients with equal wants stay in the order of their names.
         clients.sort_by_key(|client| Reverse(client.levels.wants));
-        let clients = clients.into_iter().take(top).map(|client| ClientDetail::new(&snapshot, client)).collect();
+        let clients = clients.into_iter().take(top).map(|client| view::detail(&snapshot, client)).collect();
         ClientsView { service: name, known: snapshot.clients.known(), clients }
     };
     served.view(move |_| make()).await
@@ -137,7 +63,7 @@ pub(super) async fn client(
     };
     let find_client = move || {
         let snapshot = handle.cell.get();
-        let detail = snapshot.clients.find(&name).map(|client| ClientDetail::new(&snapshot, client));
+        let detail = snapshot.clients.find(&name).map(|client| view::detail(&snapshot, client));
         detail.ok_or_else(|| {
             let error = format!("service {:?} knows no client {name:?} now", handle.name);
             json!({ "error": error, "known": snapshot.clients.known() })
@@ -148,8 +74,4 @@ pub(super) async fn client(
         Ok(Err(unknown)) => refusal(StatusCode::NOT_FOUND, unknown),
         Err(busy) => *busy,
     }
-}
-
-fn refusal(status: StatusCode, body: Value) -> Response {
-    (status, Json(body)).into_response()
 }

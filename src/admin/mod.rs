@@ -27,11 +27,10 @@ use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
 use crate::{reload::Configuration, reload::Reloaded, services::ServiceHandle};
-use clients::{ClientDetail, ClientsView};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
-use view::{ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
+use watermaster_api::{ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -193,11 +192,11 @@ fn unauthorized(error: &str) -> Response {
 }
 
 async fn not_found() -> Response {
-    (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response()
+    refusal(StatusCode::NOT_FOUND, json!({ "error": "no such path" }))
 }
 
 async fn method_not_allowed() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this path is read-only" }))).into_response()
+    refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path is read-only" }))
 }
 
 /// Answers 200 while every engine's heartbeat is in time.
@@ -217,9 +216,9 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
     let draining = state.draining.load(Ordering::Relaxed);
     let reason = |service: &ServiceHandle| {
         let snapshot = service.cell.get();
-        match &snapshot.trouble {
+        match &snapshot.figures.trouble {
             _ if draining => Some("draining".to_owned()),
-            _ if snapshot.ready => None,
+            _ if snapshot.figures.ready => None,
             Some(trouble) => Some(trouble.clone()),
             None => Some("joining the group".to_owned()),
         }
@@ -243,6 +242,10 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
+fn refusal(status: StatusCode, body: Value) -> Response {
+    (status, Json(body)).into_response()
+}
+
 async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
     served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
@@ -253,9 +256,7 @@ fn render_metrics(state: &AdminState) -> String {
     let services = state.services();
     publisher.keep_only(|name| services.iter().any(|service| service.name == name));
     for service in &services {
-        publisher.publish(&service.name, &service.cell.get());
-        publisher.publish_observed(&service.name, service.cell.observed());
-        publisher.publish_pace(&service.name, service.cell.pace());
+        publisher.publish(&service.name, &service.cell);
         publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
     }
     publisher.publish_reload(state.configuration.last(), state.configuration.hash());
@@ -274,38 +275,31 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
     let configuration = Arc::clone(&served.state.configuration);
     match served.views.run(move || configuration.reload()).await {
         Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
-        Ok(None) => {
-            let error = json!({ "error": "there is no configuration file to reload" });
-            (StatusCode::CONFLICT, Json(error)).into_response()
-        }
+        Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
         Ok(Some(Err(errors))) => {
             let error = "the new configuration is refused, the one in force stays";
-            let body = json!({ "error": error, "errors": errors.to_json() });
-            (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
+            refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() }))
         }
         Err(refusal) => *refusal,
     }
 }
 
 async fn services(State(served): State<Arc<Served>>) -> Response {
-    let make = |state: &AdminState| {
-        let mut views: Vec<_> = state.services().iter().map(view_of).collect();
-        views.sort_by(|a, b| a.name.cmp(&b.name));
-        ServicesView { services: views }
-    };
-    served.view(make).await
+    served.view(|state| view::services(&state.services())).await
 }
 
 async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| view_of(&service)).await,
-        Err(unknown) => *unknown,
-    }
+    show(&served, &name, view::service).await
 }
 
 async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| GroupView::new(&service.name, &service.cell.get().group)).await,
+    show(&served, &name, view::group).await
+}
+
+/// Answers with a view of the service with this name.
+async fn show<T: Serialize + 'static>(served: &Served, name: &str, view: fn(&ServiceHandle) -> T) -> Response {
+    match find(&served.state, name) {
+        Ok(service) => served.view(move |_| view(&service)).await,
         Err(unknown) => *unknown,
     }
 }
@@ -317,12 +311,8 @@ fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> 
     found.cloned().ok_or_else(|| {
         let known: Vec<_> = services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
-        Box::new((StatusCode::NOT_FOUND, Json(error)).into_response())
+        Box::new(refusal(StatusCode::NOT_FOUND, error))
     })
-}
-
-fn view_of(service: &ServiceHandle) -> ServiceView {
-    ServiceView::new(&service.name, &service.cell.get(), service.cell.pace().as_deref())
 }
 
 #[cfg(test)]

@@ -44,12 +44,12 @@ impl UnreadBudget {
 }
 
 /// A body that releases its memory once it was handed to the connection, or the connection is gone.
-struct Unread {
+struct UnreadAnswer {
     text: Vec<u8>,
     _memory: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Unread {
+impl AsRef<[u8]> for UnreadAnswer {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
@@ -81,7 +81,7 @@ impl AnswerPool {
         let Some(memory) = self.unread.take(text.len()) else {
             return busy("too many answers have not been read yet");
         };
-        let body = Body::from(Bytes::from_owner(Unread { text, _memory: memory }));
+        let body = Body::from(Bytes::from_owner(UnreadAnswer { text, _memory: memory }));
         ([(header::CONTENT_TYPE, content_type)], body).into_response()
     }
 

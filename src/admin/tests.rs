@@ -1,3 +1,4 @@
+mod bytes;
 mod clients;
 mod openapi;
 
@@ -11,6 +12,7 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 use super::*;
 use crate::heartbeat::Heartbeat;
 use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
+use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
@@ -107,19 +109,45 @@ fn snapshot() -> ServiceSnapshot {
         shadow: Counts { admitted: 5, delayed: 2, ..Default::default() },
         ..Default::default()
     };
-    ServiceSnapshot {
+    let figures = ServiceFigures {
         name: "kyc".to_owned(),
-        mode: Mode::Reject,
+        mode: "reject".into(),
         enforce: true,
         capacity: 100,
         cycle_seconds: 10.0,
         cycle: 42,
-        clients: [client("car-loan", 30), client("home-loan", 70)].into_iter().collect(),
         window_admitted: 90,
         window_admitted_max: 99,
         ready: true,
-        up: true,
-        ..Default::default()
+        trouble: None,
+    };
+    let clients = [client("car-loan", 30), client("home-loan", 70)].into_iter().collect();
+    ServiceSnapshot { figures, clients, up: true, ..Default::default() }
+}
+
+/// Returns a group with one member.
+fn group() -> GroupFigures {
+    let member = MemberView {
+        instance: "wm-0".to_owned(),
+        life: "00000000000000a0".to_owned(),
+        state: "live".into(),
+        hold: 60,
+        used: 20,
+        target: 61,
+        ahead: 3,
+        capacity: 100,
+        configuration: "5d41402a".to_owned(),
+        state_age_seconds: 0.25,
+    };
+    GroupFigures {
+        state: Some("active".into()),
+        capacity: 100,
+        hold: 60,
+        target: 61,
+        ahead: 3,
+        circulating: 100,
+        configurations: 1,
+        members: vec![member],
     }
 }
 
@@ -169,7 +197,8 @@ fn readyz_gives_the_reason() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let not = |reason: &str| (503, json!({ "ready": false, "services": [{ "name": "kyc", "reason": reason }] }));
     assert_eq!(server.json("/readyz"), not("joining the group"));
-    server.show(ServiceSnapshot { trouble: Some("the brokers are unreachable".to_owned()), ..Default::default() });
+    let trouble = Some("the brokers are unreachable".to_owned());
+    server.show(ServiceSnapshot { figures: ServiceFigures { trouble, ..Default::default() }, ..Default::default() });
     assert_eq!(server.json("/readyz"), not("the brokers are unreachable"));
     server.show(snapshot());
     assert_eq!(server.json("/readyz"), (200, json!({ "ready": true, "services": [] })));

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use clap::Args;
 use serde_json::{Value, json};
 use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
-use watermaster_schemas::registry::{Registry, RegistryError};
+use watermaster_schemas::registry::{RegistryClient, RegistryError};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 use watermaster_settings::{Service, Settings};
 use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
@@ -81,7 +81,7 @@ fn ask(config: &Config) -> Answers {
     let settings = &config.settings;
     thread::scope(|scope| {
         let registry = settings.kafka.schema_registry.clone();
-        let registry = registry.map(|registry| scope.spawn(|| Registry::new(registry).check()));
+        let registry = registry.map(|registry| scope.spawn(|| RegistryClient::new(registry).check()));
         let brokers = preflight::check(settings, CONNECT_TIMEOUT).map(|mut report| {
             preflight::probe_transactions(settings, CONNECT_TIMEOUT, &mut report);
             preflight::watch_commits(settings, CONNECT_TIMEOUT, &mut report);

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde_json::Value;
+use watermaster_api::ReloadView;
 use watermaster_tools::cli::{Exit, fail, print};
 use watermaster_tools::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg};
 
@@ -76,8 +77,9 @@ pub fn reload(args: &ReloadArgs) -> Exit {
     };
     match status {
         200 => {
-            let hash = text(&answer["hash"]);
-            let changed: Vec<&str> = list(&answer["changed"]).map(text).collect();
+            let Ok(ReloadView { hash, changed }) = serde_json::from_value(answer) else {
+                return no_answer(&args.instance, status);
+            };
             let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
             print(format_args!("changed: {changed} (hash {hash})"));
             Exit::Done

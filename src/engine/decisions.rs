@@ -29,7 +29,7 @@ impl<'c> Engine<'c> {
         if redrive::is_redriven(&contents, record.origin, &self.job.service, source) {
             return self.decide_redriven(now, number, record);
         }
-        let identity = client_id::identify(&self.job.service.client_from, &contents, source, self.schemas);
+        let identity = client_id::identify(&self.job.service.client_from, &contents, source, self.intake.schemas);
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),

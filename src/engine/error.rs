@@ -61,8 +61,8 @@ pub(super) fn stop(job: &Job, cause: StopCause) -> EngineError {
     let error = EngineError { service: job.service.name.clone(), cause: Box::new(cause) };
     error!(service = error.service, "{error}; this service stops");
     let mut last = (*job.cell.get()).clone();
-    last.name.clone_from(&error.service);
-    (last.up, last.ready, last.trouble) = (false, false, Some(error.to_string()));
+    last.figures.name.clone_from(&error.service);
+    (last.up, last.figures.ready, last.figures.trouble) = (false, false, Some(error.to_string()));
     job.cell.set(last);
     error
 }

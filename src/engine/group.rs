@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::{sync::Arc, thread, time::Duration};
 
 use tracing::{info, warn};
+use watermaster_api::{GroupFigures, MemberView};
 use watermaster_core::delivery::Kafka as _;
 use watermaster_core::group::ledger::LastState;
 use watermaster_core::group::member::{Member, MemberState};
@@ -20,7 +21,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Job, StopCause, link::Link};
 use crate::clock::Clock;
-use crate::snapshot::{GroupSnapshot, MemberSnapshot, OtherMembers};
+use crate::snapshot::{GroupSnapshot, OtherMembers};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
 use watermaster_kafka::control::{SeatLog, SeatLogError};
@@ -216,10 +217,10 @@ impl GroupMember {
                 StateKind::Left => "left",
                 StateKind::Claimed => "claimed",
             };
-            MemberSnapshot {
-                instance: Arc::clone(seat),
+            MemberView {
+                instance: seat.to_string(),
                 life: format!("{:016x}", state.author),
-                state: kind,
+                state: kind.into(),
                 hold: state.hold,
                 used: state.used(),
                 target: member.target_of(seat),
@@ -229,8 +230,8 @@ impl GroupMember {
                 state_age_seconds: now.slow.since(*read).as_secs_f64(),
             }
         });
-        GroupSnapshot {
-            state: Some(self.state.into_str()),
+        let figures = GroupFigures {
+            state: Some(self.state.into_str().into()),
             capacity: member.capacity(),
             hold: member.hold(),
             target: member.target(),
@@ -238,6 +239,9 @@ impl GroupMember {
             circulating: member.ledger().circulating(),
             configurations: self.agreement.configurations(),
             members: members.collect(),
+        };
+        GroupSnapshot {
+            figures,
             others: self.other_members(),
             openings: counts.openings,
             claims: counts.claims,

@@ -12,6 +12,7 @@ use super::suspended::{ANSWER_INTERVAL, Suspended};
 use super::{IDLE_INTERVAL, Job, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
+use watermaster_schemas::cache::SchemaCache;
 
 /// The interval at which partitions that are not at their end are examined. A partition of which nothing was read
 /// between two examinations may have no record left.
@@ -20,16 +21,17 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// The reading side of an engine.
 pub(super) struct Intake<'c> {
     pub(super) consumer: &'c Consumer,
+    pub(super) schemas: &'c mut SchemaCache,
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
     pub(super) suspended: Suspended<'c>,
     /// All partitions are paused because records had to be deferred.
     pub(super) reading_paused: bool,
-    pub(super) end_probe: EndProbe,
+    pub(super) end_probe: EndChecks,
 }
 
 #[derive(Default)]
-pub(super) struct EndProbe {
+pub(super) struct EndChecks {
     examined: Option<Time>,
     /// All fetched records were read at some time since the last examination; otherwise records may be waiting.
     pub(super) caught_up: bool,
@@ -38,13 +40,14 @@ pub(super) struct EndProbe {
 }
 
 impl<'c> Intake<'c> {
-    pub(super) fn new(consumer: &'c Consumer) -> Intake<'c> {
+    pub(super) fn new(consumer: &'c Consumer, schemas: &'c mut SchemaCache) -> Intake<'c> {
         Intake {
             consumer,
+            schemas,
             deferred: VecDeque::new(),
             suspended: Suspended::default(),
             reading_paused: false,
-            end_probe: EndProbe::default(),
+            end_probe: EndChecks::default(),
         }
     }
 

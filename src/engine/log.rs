@@ -20,7 +20,7 @@ impl Reporter {
     }
 
     fn count(&mut self, event: &Event) {
-        let counts = &mut self.counts;
+        let counts = &mut self.counts.delivery;
         match *event {
             Event::CallFailed { phase, class } => counts.transaction_errors[phase as usize][class as usize] += 1,
             Event::AttemptEnded { outcome: AttemptOutcome::Aborted, .. } => self.count_round(RoundOutcome::Aborted),

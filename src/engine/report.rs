@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 use tracing::debug;
+use watermaster_api::ServiceFigures;
 use watermaster_core::delivery::Phase;
 use watermaster_core::throttle::{Cause, Throttle};
 use watermaster_core::units::Time;
@@ -11,8 +12,8 @@ use watermaster_core::units::Time;
 use super::{Job, link::Link};
 use crate::clock;
 use crate::snapshot::{
-    EngineCounts, GroupSnapshot, PAUSE_REASONS, PartitionSnapshot, RoundOutcome, ServiceSnapshot, SnapshotBuilder,
-    Unread,
+    EngineTotals, GroupSnapshot, PAUSE_REASONS, PartitionSnapshot, RoundOutcome, ServiceSnapshot, SnapshotBuilder,
+    ThrottleFigures, Unread,
 };
 use watermaster_kafka::log_limiter::LogLimiter;
 
@@ -52,7 +53,7 @@ impl Status {
 #[derive(Default)]
 pub(super) struct Reporter {
     pub(super) status: Status,
-    pub(super) counts: EngineCounts,
+    pub(super) counts: EngineTotals,
     pub(super) group: GroupSnapshot,
     /// The number of partitions that wait for a schema.
     pub(super) suspended: u64,
@@ -68,11 +69,11 @@ pub(super) struct Reporter {
 
 impl Reporter {
     pub(super) fn count_round(&mut self, outcome: RoundOutcome) {
-        self.counts.rounds[outcome as usize] += 1;
+        self.counts.delivery.rounds[outcome as usize] += 1;
     }
 
     pub(super) fn end_phases(&mut self) {
-        for (phase, spent) in self.counts.round_phases.iter_mut().zip(std::mem::take(&mut self.spent)) {
+        for (phase, spent) in self.counts.delivery.round_phases.iter_mut().zip(std::mem::take(&mut self.spent)) {
             if !spent.is_zero() {
                 phase.record(spent);
             }
@@ -108,9 +109,9 @@ impl Reporter {
 
     fn set_flags(&self, snapshot: &mut ServiceSnapshot) {
         let trouble = self.status.trouble();
-        (snapshot.ready, snapshot.trouble) = (trouble.is_none(), trouble);
+        (snapshot.figures.ready, snapshot.figures.trouble) = (trouble.is_none(), trouble);
         snapshot.target_refusing = self.status.target_refusing;
-        snapshot.engine = EngineCounts { busy: clock::thread_time(), ..self.counts.clone() };
+        snapshot.engine = EngineTotals { busy: clock::thread_time(), ..self.counts.clone() };
     }
 
     /// Publishes everything. In the middle of a round, only flags: the decisions are not committed yet.
@@ -122,30 +123,25 @@ impl Reporter {
         let mut snapshot = self.snapshot(now, job, throttle);
         let unread = add_partitions(&mut snapshot, throttle, link);
         snapshot.clients = self.clients.build(throttle, now, &unread);
-        snapshot.paused[PAUSE_REASONS.len() - 1] = self.suspended;
-        snapshot.source_retention = link.partitions.sources.retention();
+        snapshot.sources.paused[PAUSE_REASONS.len() - 1] = self.suspended;
+        snapshot.sources.retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
         job.cell.set(snapshot);
     }
 
     fn snapshot(&self, now: Time, job: &Job, throttle: &mut Throttle) -> ServiceSnapshot {
         let (window_admitted, window_admitted_max) = throttle.window_admitted(now);
-        let (unregistered, unregistered_shadow) = throttle.of_no_client();
-        ServiceSnapshot {
-            cycle: throttle.cycle(),
+        let snapshot = ServiceSnapshot::new(&job.service.name, throttle.policy());
+        let cycle = throttle.cycle();
+        let figures = ServiceFigures { cycle, window_admitted, window_admitted_max, ..snapshot.figures };
+        let throttle = ThrottleFigures {
+            totals: throttle.totals().clone(),
             new_clients: throttle.clients().newcomers(),
-            unregistered,
-            unregistered_shadow,
-            window_admitted,
-            window_admitted_max,
             backlog_bytes: throttle.backlog().1,
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
-            up: true,
-            delay: throttle.delays().clone(),
-            group: self.group.clone(),
-            ..ServiceSnapshot::new(&job.service.name, throttle.policy())
-        }
+        };
+        ServiceSnapshot { figures, throttle, up: true, group: self.group.clone(), ..snapshot }
     }
 }
 
@@ -154,9 +150,10 @@ fn add_partitions(snapshot: &mut ServiceSnapshot, throttle: &Throttle, link: &Li
     let mut waiting = Unread::new();
     for (number, entry) in link.partitions.all() {
         let Some(view) = throttle.ledger().partition(number) else { continue };
-        snapshot.map_used_ratio = snapshot.map_used_ratio.max(view.map_used);
-        snapshot.map_characters = snapshot.map_characters.max(view.map_characters);
-        snapshot.map_span = snapshot.map_span.max(view.span);
+        let sources = &mut snapshot.sources;
+        sources.map_used_ratio = sources.map_used_ratio.max(view.map_used);
+        sources.map_characters = sources.map_characters.max(view.map_characters);
+        sources.map_span = sources.map_span.max(view.span);
         let cached = link.consumer.cached_high(entry.source, entry.partition);
         let high = cached.unwrap_or(entry.high).max(entry.high);
         let unread = u64::try_from(high - view.next).unwrap_or(0);
@@ -172,7 +169,7 @@ fn add_partitions(snapshot: &mut ServiceSnapshot, throttle: &Throttle, link: &Li
         }
         if let Some(reason) = throttle.ledger().paused(number) {
             let index = PAUSE_REASONS.iter().position(|name| *name == reason.into_str());
-            snapshot.paused[index.expect("the names are those of the reasons")] += 1;
+            sources.paused[index.expect("the names are those of the reasons")] += 1;
         }
     }
     waiting

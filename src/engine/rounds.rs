@@ -40,7 +40,7 @@ const MAX_EVENTS: usize = 100;
 pub(super) struct Rounds<'c> {
     pub(super) round: Round<Record<'c>>,
     machine: &'c mut Machine<Offsets>,
-    schedule: Schedule,
+    schedule: RoundSchedule,
     /// All records that the brokers have sent are read.
     pub(super) caught_up: bool,
     /// The next round is due at once: an offset must be committed before the first record.
@@ -52,7 +52,7 @@ pub(super) struct Rounds<'c> {
 }
 
 impl<'c> Rounds<'c> {
-    pub(super) fn new(machine: &'c mut Machine<Offsets>, schedule: Schedule) -> Rounds<'c> {
+    pub(super) fn new(machine: &'c mut Machine<Offsets>, schedule: RoundSchedule) -> Rounds<'c> {
         Rounds {
             round: Round::default(),
             machine,
@@ -77,8 +77,8 @@ impl<'c> Rounds<'c> {
     pub(super) fn due_at(&self, throttle: &Throttle) -> Time {
         match self.schedule {
             _ if self.commit_now => Time::ZERO,
-            Schedule { early, .. } if self.caught_up && throttle.backlog().0 == 0 => early,
-            Schedule { latest, .. } => latest,
+            RoundSchedule { early, .. } if self.caught_up && throttle.backlog().0 == 0 => early,
+            RoundSchedule { latest, .. } => latest,
         }
     }
 
@@ -122,7 +122,7 @@ impl Engine<'_> {
         }
         let now = self.clock.now();
         self.reporter.count_round(RoundOutcome::Committed);
-        let counts = &mut self.reporter.counts;
+        let counts = &mut self.reporter.counts.delivery;
         counts.round.record(now.since(began));
         let wall_ms = clock::wall_ms();
         let rounds = &mut self.rounds;
@@ -135,7 +135,7 @@ impl Engine<'_> {
         rounds.round.clear();
         counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
-        (rounds.schedule, rounds.commit_now) = (Schedule::after(began, now, &self.job.kafka), false);
+        (rounds.schedule, rounds.commit_now) = (RoundSchedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
         // Each admission joins the running round at once, so that all of them have arrived.
         self.job.open.set_delivered(self.throttle.admitted());
@@ -280,18 +280,18 @@ impl Engine<'_> {
 
 /// The times of the next round.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Schedule {
+pub(super) struct RoundSchedule {
     /// The round is due from then on if nothing can be added to it.
     early: Time,
     /// The round is due in any case.
     latest: Time,
 }
 
-impl Schedule {
+impl RoundSchedule {
     /// Schedules the round that follows one from `began` until `now`.
-    pub(super) fn after(began: Time, now: Time, kafka: &Kafka) -> Schedule {
+    pub(super) fn after(began: Time, now: Time, kafka: &Kafka) -> RoundSchedule {
         let next = |interval| due_after(began, now, interval);
-        Schedule { early: next(kafka.min_commit_interval), latest: next(kafka.commit_interval) }
+        RoundSchedule { early: next(kafka.min_commit_interval), latest: next(kafka.commit_interval) }
     }
 }
 

@@ -66,7 +66,7 @@ impl<'c> Engine<'c> {
         debug!(service, topic, partition = partition.1, %schema, "waiting for a schema");
         // The record may wait for long, and must not pin the memory of its fetch.
         record.detach();
-        self.schemas.ask(schema, now.since(Time::ZERO));
+        self.intake.schemas.ask(schema, now.since(Time::ZERO));
         self.intake.suspended.0.insert(partition, SuspendedPartition { schema, since: now, records: [record].into() });
         self.intake.pause(&[partition], self.job, self.reporter);
     }
@@ -74,14 +74,14 @@ impl<'c> Engine<'c> {
     /// Takes the registry's answers. Partitions with a schema that is known now go on: their records are decided next.
     pub(super) fn release_suspended(&mut self, now: Time) {
         let suspended = &self.intake.suspended;
-        for trouble in self.schemas.poll(now.since(Time::ZERO), |id| suspended.waits_for(id)) {
+        for trouble in self.intake.schemas.poll(now.since(Time::ZERO), |id| suspended.waits_for(id)) {
             let service = &self.job.service.name;
             self.reporter.log_limiter.warn("schema", |suppressed| warn!(service, suppressed, "{trouble}"));
         }
         if suspended.is_empty() && self.reporter.suspended == 0 {
             return;
         }
-        let is_released = |suspended: &SuspendedPartition<'_>| self.schemas.knows(suspended.schema);
+        let is_released = |suspended: &SuspendedPartition<'_>| self.intake.schemas.knows(suspended.schema);
         let released: Vec<_> =
             suspended.0.iter().filter(|(_, suspended)| is_released(suspended)).map(|(at, _)| *at).collect();
         for partition in released {
@@ -95,7 +95,7 @@ impl<'c> Engine<'c> {
             }
         }
         self.reporter.suspended = self.intake.suspended.0.len() as u64;
-        self.reporter.counts.schema_requests = self.schemas.counts;
-        self.reporter.status.schema_trouble = self.schemas.failure().map(str::to_owned);
+        self.reporter.counts.schema_requests = self.intake.schemas.counts;
+        self.reporter.status.schema_trouble = self.intake.schemas.failure().map(str::to_owned);
     }
 }

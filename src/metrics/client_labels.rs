@@ -102,7 +102,7 @@ impl ClientLabels {
 
     /// Takes over the figures of a snapshot.
     pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
-        let cycle = snapshot.cycle;
+        let cycle = snapshot.figures.cycle;
         for label in self.labels.values_mut() {
             label.levels = Levels::default();
             label.active = label.active.min(cycle);

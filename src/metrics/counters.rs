@@ -37,7 +37,8 @@ impl CounterSet {
     /// The counts of a snapshot that belong to no known client: anonymous records and forgotten clients.
     pub(super) fn of_no_client(snapshot: &ServiceSnapshot) -> CounterSet {
         let forgotten = snapshot.clients.forgotten();
-        let unregistered = CounterSet::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
+        let totals = &snapshot.throttle.totals;
+        let unregistered = CounterSet::new(&totals.unregistered, &totals.unregistered_shadow);
         unregistered.plus(&CounterSet::new(&forgotten.counts, &forgotten.shadow))
     }
 

@@ -21,13 +21,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use client_labels::ClientLabels;
 use counters::CounterSet;
 use process::ProcessMetrics;
-use table::{Source, TABLE};
+use table::{SampleSource, TABLE};
 use text::Samples;
 
 use watermaster_core::pace::PaceView;
 
 use crate::reload::LastReload;
-use crate::snapshot::{Levels, Observed, ServiceSnapshot};
+use crate::snapshot::{Levels, Observed, ServiceSnapshot, SnapshotCell};
 
 /// The content type of the text that [`Publisher::render`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -36,7 +36,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// each service and `render` at each scrape.
 #[derive(Debug)]
 pub struct Publisher {
-    instance: Instance,
+    instance: InstanceFigures,
     process: ProcessMetrics,
     /// The number of clients of a service that get a label of their own; configured clients always do.
     metrics_clients: usize,
@@ -45,7 +45,7 @@ pub struct Publisher {
 
 /// Figures that belong to no service.
 #[derive(Debug)]
-struct Instance {
+struct InstanceFigures {
     librdkafka: String,
     /// The hash of the configuration in force.
     configuration: String,
@@ -77,7 +77,7 @@ impl Publisher {
     /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
         Publisher {
-            instance: Instance {
+            instance: InstanceFigures {
                 librdkafka: librdkafka.to_owned(),
                 configuration: String::new(),
                 last_reload: LastReload::at_start(),
@@ -93,9 +93,8 @@ impl Publisher {
         self.services.retain(|name, _| is_kept(name));
     }
 
-    /// Takes over a service's newest snapshot; taking over a snapshot twice changes nothing. The name is passed apart,
-    /// since the first snapshot has none.
-    pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
+    /// Takes over the newest figures of a service; taking over a snapshot twice changes nothing.
+    pub fn publish(&mut self, service: &str, cell: &SnapshotCell) {
         let new = || ServiceMetrics {
             clients: ClientLabels::new(self.metrics_clients, []),
             newest: Arc::default(),
@@ -104,24 +103,12 @@ impl Publisher {
             open: [None; 2],
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
-        if !Arc::ptr_eq(&metrics.newest, snapshot) {
-            metrics.newest = Arc::clone(snapshot);
-            metrics.clients.update(snapshot);
+        let snapshot = cell.get();
+        if !Arc::ptr_eq(&metrics.newest, &snapshot) {
+            metrics.clients.update(&snapshot);
+            metrics.newest = snapshot;
         }
-    }
-
-    /// Takes over the newest answers of the brokers about the topics of a published service.
-    pub fn publish_observed(&mut self, service: &str, observed: Arc<Observed>) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.observed = observed;
-        }
-    }
-
-    /// Takes over the newest state of the search for the capacity of a published service.
-    pub fn publish_pace(&mut self, service: &str, pace: Option<Arc<PaceView>>) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.pace = pace;
-        }
+        (metrics.observed, metrics.pace) = (cell.observed(), cell.pace());
     }
 
     /// Takes over the most open records that a published service may have, and their number.
@@ -142,23 +129,23 @@ impl Publisher {
         let mut page = self.process.render();
         let clients = self.label_figures();
         for metric in TABLE {
-            if !matches!(metric.source, Source::Process) {
+            if !matches!(metric.source, SampleSource::Process) {
                 text::push_head(&mut page, metric);
             }
             match metric.source {
-                Source::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
-                Source::Service(write) => {
+                SampleSource::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
+                SampleSource::Service(write) => {
                     for (name, service) in &self.services {
                         write(service, &mut Samples::new(&mut page, metric, &[name]));
                     }
                 }
-                Source::Client(write) => {
+                SampleSource::Client(write) => {
                     for figures in &clients {
                         let values = [figures.service, figures.client];
                         write(figures, &mut Samples::new(&mut page, metric, &values));
                     }
                 }
-                Source::Process => {}
+                SampleSource::Process => {}
             }
         }
         page
@@ -167,7 +154,7 @@ impl Publisher {
     /// Returns the figures of all client labels, summed up once for all families.
     fn label_figures(&self) -> Vec<LabelFigures<'_>> {
         let labels = self.services.iter().flat_map(|(service, metrics)| {
-            let capacity = metrics.newest.capacity;
+            let capacity = metrics.newest.figures.capacity;
             let figures =
                 move |(client, counters, levels)| LabelFigures { service, client, capacity, counters, levels };
             metrics.clients.iter().map(figures)

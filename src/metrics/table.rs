@@ -6,24 +6,24 @@ use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::policy::Mode;
 
-use super::{Instance, LabelFigures, ServiceMetrics, text::Samples};
+use super::{InstanceFigures, LabelFigures, ServiceMetrics, text::Samples};
 use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 
 mod kind;
 mod samples;
 
-pub use kind::{Kind, Unit};
+pub use kind::{MetricKind, Unit};
 use samples::{
     by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    phases, put_delays, put_pace, retention, target_lag,
+    phases, put_delays, put_one_of, put_pace, retention, target_lag,
 };
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum SampleSource {
     /// No shared label.
-    Instance(fn(&Instance, &mut Samples<'_>)),
+    Instance(fn(&InstanceFigures, &mut Samples<'_>)),
     /// The label `service`.
     Service(fn(&ServiceMetrics, &mut Samples<'_>)),
     /// The labels `service` and `client`.
@@ -37,7 +37,7 @@ pub(super) enum Source {
 pub struct Metric {
     /// The full name, prefix and suffix included.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub unit: Unit,
     /// The names of the labels, in the order in which they are written.
     pub labels: &'static [&'static str],
@@ -45,11 +45,11 @@ pub struct Metric {
     pub help: &'static str,
     /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
     pub buckets: &'static [f64],
-    pub(super) source: Source,
+    pub(super) source: SampleSource,
 }
 
-const fn buckets(kind: Kind, bounds: &'static [f64]) -> &'static [f64] {
-    if matches!(kind, Kind::Histogram) { bounds } else { &[] }
+const fn buckets(kind: MetricKind, bounds: &'static [f64]) -> &'static [f64] {
+    if matches!(kind, MetricKind::Histogram) { bounds } else { &[] }
 }
 
 /// All histograms are of times, over the buckets in which the core counts them.
@@ -65,7 +65,6 @@ macro_rules! bounds {
 /// The directions of a change of the found capacity, in the order of the core's counts.
 pub const CHANGE_DIRECTIONS: [&str; 2] = ["up", "down"];
 const DECISIONS: [&str; 2] = ["admitted", "rejected"];
-const MODES: [Mode; 2] = [Mode::Shape, Mode::Reject];
 
 macro_rules! metrics {
     ($($name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal $source:ident $($write:expr)?;)*) => {
@@ -73,12 +72,12 @@ macro_rules! metrics {
         pub static TABLE: &[Metric] = &[$(
             Metric {
                 name: $name,
-                kind: Kind::$kind,
+                kind: MetricKind::$kind,
                 unit: Unit::$unit,
                 labels: &[$($label),*],
                 help: $help,
-                buckets: buckets(Kind::$kind, bounds!($source)),
-                source: Source::$source$(($write))?,
+                buckets: buckets(MetricKind::$kind, bounds!($source)),
+                source: SampleSource::$source$(($write))?,
             }
         ),*];
     };
@@ -111,10 +110,10 @@ metrics! {
     // ## Shares
     "watermaster_capacity_units" Gauge Records ["service"]
         "Records that the service can take in one cycle."
-        Service |s, out| out.put(s.newest.capacity);
+        Service |s, out| out.put(s.newest.figures.capacity);
     "watermaster_cycle_seconds" Gauge Seconds ["service"]
         "The length of a cycle."
-        Service |s, out| out.put(s.newest.cycle_seconds);
+        Service |s, out| out.put(s.newest.figures.cycle_seconds);
     "watermaster_wants_units" Gauge Records ["service" "client"]
         "Backlog when a cycle began plus first-time arrivals in it: the larger of this cycle so far and the last one."
         Client |c, out| out.put(c.levels.wants);
@@ -129,31 +128,31 @@ metrics! {
         Client |c, out| out.put(c.levels.used_ratio(c.capacity));
     "watermaster_client_limit_units" Gauge Records ["service" "client"]
         "The most records that the client's own limit allows in one cycle (burst + rate); +Inf without a limit."
-        Client |c, out| out.put(c.levels.limit.map_or("+Inf".to_owned(), |limit| limit.to_string()));
+        Client |c, out| out.put(c.levels.limit.map_or("+Inf".to_owned(), |limit| limit.most.to_string()));
     "watermaster_window_admitted_units" Gauge Records ["service"]
         "Records admitted in the last window of one cycle; never above capacity_units while enforced."
-        Service |s, out| out.put(s.newest.window_admitted);
+        Service |s, out| out.put(s.newest.figures.window_admitted);
     "watermaster_window_admitted_max_units" Gauge Records ["service"]
         "The most records admitted in any window of one cycle since start."
-        Service |s, out| out.put(s.newest.window_admitted_max);
+        Service |s, out| out.put(s.newest.figures.window_admitted_max);
     "watermaster_clients" Gauge Count ["service"]
         "Clients known now."
         Service |s, out| out.put(s.newest.clients.known());
     "watermaster_max_clients" Gauge Count ["service"]
         "The most clients that are known at a time (max_clients)."
-        Service |s, out| out.put(s.newest.max_clients);
+        Service |s, out| out.put(s.newest.limits.clients);
     "watermaster_new_clients_total" Counter Count ["service"]
         "Client ids that were not known when their first record came, those that had been forgotten included."
-        Service |s, out| out.put(s.newest.new_clients);
+        Service |s, out| out.put(s.newest.throttle.new_clients);
     "watermaster_allocations_total" Counter Count ["service" "cause"]
         "Runs of the allocator, by cause."
-        Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.allocations);
+        Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.throttle.allocations);
     "watermaster_enforced" Gauge Bool ["service"]
         "1 when decisions are enforced, 0 in shadow mode."
-        Service |s, out| out.put(u8::from(s.newest.enforce));
+        Service |s, out| out.put(u8::from(s.newest.figures.enforce));
     "watermaster_mode" Gauge Bool ["service" "mode"]
         "1 for the configured mode, 0 for the other."
-        Service |s, out| out.put_each(Mode::VARIANTS, MODES.map(|mode| u8::from(mode == s.newest.mode)));
+        Service |s, out| put_one_of(Mode::VARIANTS, &s.newest.figures.mode, out);
 
     // ## Waiting
     "watermaster_backlog_records" Gauge Records ["service" "client"]
@@ -164,19 +163,19 @@ metrics! {
         Client |c, out| out.put(c.levels.shadow_backlog);
     "watermaster_backlog_bytes" Gauge Bytes ["service"]
         "Memory cost of all delayed records: keys, values, headers, 64 bytes a header and 200 bytes a record."
-        Service |s, out| out.put(s.newest.backlog_bytes);
+        Service |s, out| out.put(s.newest.throttle.backlog_bytes);
     "watermaster_backlog_limit_records" Gauge Records ["service"]
         "The most delayed records of one client (queue_capacity)."
-        Service |s, out| out.put(s.newest.backlog_limit_records);
+        Service |s, out| out.put(s.newest.limits.backlog_records);
     "watermaster_backlog_limit_bytes" Gauge Bytes ["service"]
         "The most memory for the delayed records of all clients together (queue_bytes)."
-        Service |s, out| out.put(s.newest.backlog_limit_bytes);
+        Service |s, out| out.put(s.newest.limits.backlog_bytes);
     "watermaster_oldest_held_age_seconds" Gauge Seconds ["service"]
         "The time that the oldest delayed record has waited for, in a paused partition, too; 0 without delayed records."
-        Service |s, out| out.put(s.newest.oldest_held_seconds);
+        Service |s, out| out.put(s.newest.throttle.oldest_held_seconds);
     "watermaster_delay_seconds" Histogram Seconds ["service"]
         "Time that admitted records waited, in a backlog and in a paused partition."
-        Service |s, out| out.put_histogram(&[], &s.newest.delay);
+        Service |s, out| out.put_histogram(&[], &s.newest.throttle.totals.delays);
     "watermaster_client_delay_seconds" Histogram Seconds ["service" "client"]
         "Time that admitted records spent in a backlog, if it was one commit interval or more."
         Client |c, out| put_delays(c.counters.done(), out);
@@ -185,7 +184,7 @@ metrics! {
         Client |c, out| out.put(c.levels.oldest_seconds);
     "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
         "Time from a record's timestamp to the commit that completed it."
-        Service |s, out| out.put_histogram(&[], &s.newest.engine.end_to_end);
+        Service |s, out| out.put_histogram(&[], &s.newest.engine.delivery.end_to_end);
 
     // ## Kafka
     "watermaster_consumer_lag_records" Gauge Records ["service" "topic" "partition"]
@@ -199,13 +198,13 @@ metrics! {
         Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.held));
     "watermaster_paused_partitions" Gauge Count ["service" "reason"]
         "Partitions that are not fetched now, by reason."
-        Service |s, out| out.put_each(PAUSE_REASONS, s.newest.paused);
+        Service |s, out| out.put_each(PAUSE_REASONS, s.newest.sources.paused);
     "watermaster_rounds_total" Counter Count ["service" "outcome"]
         "Rounds (one commit each), by outcome."
-        Service |s, out| out.put_each(ROUND_OUTCOMES, s.newest.engine.rounds);
+        Service |s, out| out.put_each(ROUND_OUTCOMES, s.newest.engine.delivery.rounds);
     "watermaster_round_seconds" Histogram Seconds ["service"]
         "Time from a round's first send to its acknowledged commit."
-        Service |s, out| out.put_histogram(&[], &s.newest.engine.round);
+        Service |s, out| out.put_histogram(&[], &s.newest.engine.delivery.round);
     "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
         "Time that a round spent in each phase under exactly_once, all attempts together."
         Service phases;
@@ -214,22 +213,22 @@ metrics! {
         Service errors;
     "watermaster_resyncs_total" Counter Count ["service"]
         "Comparisons of an interrupted round with the committed offsets."
-        Service |s, out| out.put(s.newest.engine.resyncs);
+        Service |s, out| out.put(s.newest.engine.delivery.resyncs);
     "watermaster_resynced_records_total" Counter Records ["service" "found"]
         "Records of interrupted rounds, by whether they were found committed."
-        Service |s, out| out.put_each(&RESYNCED, s.newest.engine.resynced);
+        Service |s, out| out.put_each(&RESYNCED, s.newest.engine.delivery.resynced);
     "watermaster_map_characters" Gauge Count ["service"]
         "The length of the longest offset map of the assigned partitions."
-        Service |s, out| out.put(s.newest.map_characters);
+        Service |s, out| out.put(s.newest.sources.map_characters);
     "watermaster_map_span_records" Gauge Records ["service"]
         "The number of offsets that the widest offset map covers."
-        Service |s, out| out.put(s.newest.map_span);
+        Service |s, out| out.put(s.newest.sources.map_span);
     "watermaster_map_used_ratio" Gauge Ratio ["service"]
         "The part of its room in the commit metadata that the fullest offset map uses."
-        Service |s, out| out.put(s.newest.map_used_ratio);
+        Service |s, out| out.put(s.newest.sources.map_used_ratio);
     "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
         "Replaced producers, by cause."
-        Service |s, out| out.put_each(PRODUCER_CAUSES, s.newest.engine.producer_recreations);
+        Service |s, out| out.put_each(PRODUCER_CAUSES, s.newest.engine.delivery.producer_recreations);
     "watermaster_consumer_recreations_total" Counter Count ["service"]
         "Consumers replaced because they were in no group although brokers answered, or because secrets had changed."
         Service |s, out| out.put(s.newest.engine.consumer_recreations);
@@ -238,7 +237,7 @@ metrics! {
         Service |s, out| out.put(s.newest.engine.lost_records);
     "watermaster_stubs_total" Counter Records ["service"]
         "Stubs sent to the dead-letter topic in place of records that it refuses or that have too many headers."
-        Service |s, out| out.put(s.newest.engine.stubs);
+        Service |s, out| out.put(s.newest.engine.delivery.stubs);
     "watermaster_rebalances_total" Counter Count ["service"]
         "Changes of the assignment."
         Service |s, out| out.put(s.newest.engine.rebalances);
@@ -314,19 +313,19 @@ metrics! {
         Service |s, out| out.put(live_members(s));
     "watermaster_group_configurations" Gauge Count ["service"]
         "Different configurations among the live members of the group and this instance; all should have one."
-        Service |s, out| out.put(s.newest.group.configurations);
+        Service |s, out| out.put(s.newest.group.figures.configurations);
     "watermaster_group_hold_units" Gauge Records ["service"]
         "The part of the shared capacity that this instance holds."
-        Service |s, out| out.put(s.newest.group.hold);
+        Service |s, out| out.put(s.newest.group.figures.hold);
     "watermaster_group_target_units" Gauge Records ["service"]
         "The part of the shared capacity that this instance ought to hold by the demand of all."
-        Service |s, out| out.put(s.newest.group.target);
+        Service |s, out| out.put(s.newest.group.figures.target);
     "watermaster_group_ahead_units" Gauge Records ["service"]
         "The records that this instance may admit before its next state is committed to the control topic."
-        Service |s, out| out.put(s.newest.group.ahead);
+        Service |s, out| out.put(s.newest.group.figures.ahead);
     "watermaster_group_circulating_units" Gauge Records ["service"]
         "The capacity that the members hold or give to one another now, as this instance sees it."
-        Service |s, out| out.put(s.newest.group.circulating);
+        Service |s, out| out.put(s.newest.group.figures.circulating);
     "watermaster_group_openings_total" Counter Count ["service" "seat"]
         "Openings that this instance began: of its own seat, of seats of members that stopped, and of the bank."
         Service |s, out| out.put_each(OpenedSeat::VARIANTS, s.newest.group.openings);
@@ -343,7 +342,7 @@ metrics! {
     // ## State
     "watermaster_ready" Gauge Bool ["service"]
         "1 when the service has joined its group and can produce; 0 otherwise and while draining."
-        Service |s, out| out.put(u8::from(s.newest.ready));
+        Service |s, out| out.put(u8::from(s.newest.figures.ready));
     "watermaster_service_up" Gauge Bool ["service"]
         "0 after a fatal error stopped the service."
         Service |s, out| out.put(u8::from(s.newest.up));

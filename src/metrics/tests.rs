@@ -1,16 +1,15 @@
 mod docs;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
 use watermaster_kafka::dead_letters::Unread;
 
-use super::table::Kind;
+use super::table::MetricKind;
 use super::*;
 use crate::services::ServiceHandle;
-use crate::snapshot::{ClientSnapshot, Counts, PartitionSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, OwnLimit, PartitionSnapshot};
 
 /// The samples of a scrape: metric name and labels as Prometheus reads them, and the value.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
@@ -77,24 +76,32 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
 }
 
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
-    ServiceSnapshot { name: "kyc".into(), clients: clients.into_iter().collect(), ..Default::default() }
+    ServiceSnapshot { clients: clients.into_iter().collect(), ..Default::default() }
 }
 
 /// Publishes a service as it is before its engine has started.
-fn publish_start(publisher: &mut Publisher) {
+fn publish_start(publisher: &mut Publisher) -> SnapshotCell {
     let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
-    publisher.publish(&handle.name, &handle.cell.get());
+    publisher.publish(&handle.name, &handle.cell);
+    handle.cell
+}
+
+fn publish_observed(publisher: &mut Publisher, cell: &SnapshotCell, observed: Observed) {
+    cell.set_observed(observed);
+    publisher.publish("kyc", cell);
 }
 
 /// Returns answers of the brokers with this lag of the target's consumer group.
-fn lag(lag: u64) -> Arc<Observed> {
+fn lag(lag: u64) -> Observed {
     let partitions = [("home-loan.kyc".to_owned(), 12)].into();
     let unread = Some(Unread { offsets: lag, oldest_ms: None });
-    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread })
+    Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread }
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
-    publisher.publish("kyc", &Arc::new(snapshot));
+    let cell = SnapshotCell::default();
+    cell.set(snapshot);
+    publisher.publish("kyc", &cell);
     parse(&publisher.render()).0
 }
 
@@ -109,19 +116,20 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     publish_start(&mut publisher);
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
-    shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
-    publisher.publish("kyc", &Arc::new(shown));
-    publisher.publish_observed("kyc", lag(7));
+    shown.sources.retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
+    let cell = SnapshotCell::default();
+    cell.set(shown);
     let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
     let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
-    publisher.publish_pace("kyc", Some(Arc::new(pace)));
+    cell.set_pace(Some(pace));
+    publish_observed(&mut publisher, &cell, lag(7));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
     assert_eq!(types, expected);
     for metric in TABLE {
         let name = match metric.kind {
-            Kind::Histogram => format!("{}_count", metric.name),
+            MetricKind::Histogram => format!("{}_count", metric.name),
             _ => metric.name.to_owned(),
         };
         let expected: BTreeSet<String> = metric.labels.iter().map(|label| (*label).to_owned()).collect();
@@ -136,9 +144,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 #[test]
 fn dead_letters_have_no_series_while_they_are_unknown_and_no_age_if_there_is_none() {
     let mut publisher = Publisher::new("", 10);
-    publish_start(&mut publisher);
+    let cell = publish_start(&mut publisher);
     let shown = |publisher: &mut Publisher, unread| {
-        publisher.publish_observed("kyc", Arc::new(Observed { unread, ..(*lag(0)).clone() }));
+        publish_observed(publisher, &cell, Observed { unread, ..lag(0) });
         let samples = parse(&publisher.render()).0;
         let names = ["watermaster_dead_letter_unread_offsets", "watermaster_dead_letter_oldest_seconds"];
         names.map(|name| sample(&samples, name, &[("service", "kyc")]))
@@ -182,7 +190,7 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
 fn the_series_of_a_removed_service_vanish() {
     let mut publisher = Publisher::new("", 10);
     publish_start(&mut publisher);
-    publisher.publish("bureau", &Arc::new(snapshot(vec![client("a", 3)])));
+    publisher.publish("bureau", &SnapshotCell::default());
     publisher.keep_only(|name| name == "bureau");
     let (samples, _) = parse(&publisher.render());
     let services: BTreeSet<&str> =
@@ -208,7 +216,7 @@ fn a_revoked_partition_is_missing_from_the_next_scrape() {
 fn a_resumed_partition_counts_0() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.paused = [0, 0, 2, 0, 1];
+    shown.sources.paused = [0, 0, 2, 0, 1];
     let labels = [("service", "kyc"), ("reason", "map")];
     let samples = scrape(&mut publisher, shown);
     assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(2.0));
@@ -222,7 +230,7 @@ fn a_resumed_partition_counts_0() {
 fn histograms_are_cumulative_and_keep_their_sum() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    let Histogram { counts, sums } = &mut shown.delay;
+    let Histogram { counts, sums } = &mut shown.throttle.totals.delays;
     (counts[0], sums[0]) = (3, 0.003);
     (counts[5], sums[5]) = (2, 0.18);
     (counts[18], sums[18]) = (1, 4_000.0);
@@ -242,10 +250,12 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     let mut counted = Histogram::default();
     (counted.counts, counted.sums) = (counted.counts.map(|_| 1), counted.sums.map(|_| 1.0));
     let mut shown = snapshot(Vec::new());
-    (shown.delay, shown.engine.end_to_end, shown.engine.round) = (counted.clone(), counted.clone(), counted.clone());
-    shown.engine.round_phases.fill(counted);
+    shown.throttle.totals.delays = counted.clone();
+    let delivery = &mut shown.engine.delivery;
+    (delivery.end_to_end, delivery.round) = (counted.clone(), counted.clone());
+    delivery.round_phases.fill(counted);
     let after = scrape(&mut publisher, shown);
-    for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
+    for metric in TABLE.iter().filter(|metric| metric.kind == MetricKind::Histogram) {
         let name = format!("{}_bucket", metric.name);
         let bound = |bound: &f64| bound.to_string();
         let expected: BTreeSet<String> = metric.buckets.iter().map(bound).chain(["+Inf".to_owned()]).collect();
@@ -290,18 +300,20 @@ fn other_clients_show_their_oldest_record_and_the_sum_of_their_use() {
         ClientSnapshot { levels, ..client(&format!("client-{oldest_seconds}"), 0) }
     };
     let of = |samples: &Samples, name| sample(samples, name, &[("service", "kyc"), ("client", "_other")]);
-    let clients = || snapshot(vec![at(2.5, 30), at(4.5, 50)]);
-    let samples = scrape(&mut publisher, ServiceSnapshot { capacity: 100, ..clients() });
+    let mut shown = snapshot(vec![at(2.5, 30), at(4.5, 50)]);
+    shown.figures.capacity = 100;
+    let samples = scrape(&mut publisher, shown.clone());
     assert_eq!(of(&samples, "watermaster_client_oldest_seconds"), Some(4.5));
     assert_eq!(of(&samples, "watermaster_client_used_ratio"), Some(0.8));
-    let lowered = scrape(&mut publisher, ServiceSnapshot { capacity: 50, ..clients() });
+    shown.figures.capacity = 50;
+    let lowered = scrape(&mut publisher, shown);
     assert_eq!(of(&lowered, "watermaster_client_used_ratio"), Some(1.0));
 }
 
 #[test]
 fn a_lag_that_is_not_known_has_no_series() {
     let mut publisher = Publisher::new("", 10);
-    publish_start(&mut publisher);
+    let cell = publish_start(&mut publisher);
     let group = [("service", "kyc"), ("consumer_group", "bureau")];
     let topic = [("service", "kyc"), ("topic", "home-loan.kyc")];
     let shown = |publisher: &Publisher| {
@@ -310,9 +322,9 @@ fn a_lag_that_is_not_known_has_no_series() {
         (lag, sample(&samples, "watermaster_source_partitions", &topic))
     };
     assert_eq!(shown(&publisher), (None, Some(0.0)));
-    publisher.publish_observed("kyc", lag(7));
+    publish_observed(&mut publisher, &cell, lag(7));
     assert_eq!(shown(&publisher), (Some(7.0), Some(12.0)));
-    publisher.publish_observed("kyc", Arc::new(Observed { target_lag: None, ..(*lag(0)).clone() }));
+    publish_observed(&mut publisher, &cell, Observed { target_lag: None, ..lag(0) });
     assert_eq!(shown(&publisher), (None, Some(12.0)));
 }
 
@@ -352,7 +364,7 @@ fn a_client_without_a_limit_shows_infinity() {
     };
     assert_eq!(limit(&parse(&publisher.render()).0, "home-loan"), Some(f64::INFINITY));
     let mut limited = client("home-loan", 0);
-    limited.levels.limit = Some(600);
+    limited.levels.limit = Some(OwnLimit { most: 600, pace: 600.0 });
     let samples = scrape(&mut publisher, snapshot(vec![client("car-loan", 0), limited]));
     let limits = ["home-loan", "car-loan", "credit-card", "_other"].map(|client| limit(&samples, client));
     assert_eq!(limits, [600.0, f64::INFINITY, f64::INFINITY, f64::INFINITY].map(Some));
@@ -364,16 +376,19 @@ fn one_mode_has_the_value_1() {
     let modes = |samples: &Samples| {
         ["shape", "reject"].map(|mode| sample(samples, "watermaster_mode", &[("service", "kyc"), ("mode", mode)]))
     };
-    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Reject, ..snapshot(Vec::new()) });
-    assert_eq!(modes(&samples), [Some(0.0), Some(1.0)]);
-    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Shape, ..snapshot(Vec::new()) });
-    assert_eq!(modes(&samples), [Some(1.0), Some(0.0)]);
+    for (mode, expected) in [("reject", [Some(0.0), Some(1.0)]), ("shape", [Some(1.0), Some(0.0)])] {
+        let mut shown = snapshot(Vec::new());
+        shown.figures.mode = mode.into();
+        assert_eq!(modes(&scrape(&mut publisher, shown)), expected);
+    }
 }
 
 #[test]
 fn every_cause_of_an_allocation_is_counted() {
     let mut publisher = Publisher::new("", 10);
-    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0, 0], ..snapshot(Vec::new()) });
+    let mut shown = snapshot(Vec::new());
+    shown.throttle.allocations = [1, 2, 3, 4, 0, 0];
+    let samples = scrape(&mut publisher, shown);
     let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
     let causes = ["cycle", "new_client", "recall", "reload"].map(count);
     assert_eq!(causes, [1.0, 2.0, 3.0, 4.0].map(Some));
@@ -396,7 +411,9 @@ fn a_client_that_loses_its_label_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 1);
     let at = |cycle, real: u64| {
         let real = ClientSnapshot { levels: Levels { wants: 5, ..Default::default() }, ..client("real", real) };
-        ServiceSnapshot { cycle, ..snapshot(vec![client("once", 1), real]) }
+        let mut shown = snapshot(vec![client("once", 1), real]);
+        shown.figures.cycle = cycle;
+        shown
     };
     let admitted = |samples: &Samples| {
         ["once", "real", "_other"].map(|client| {

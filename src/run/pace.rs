@@ -73,7 +73,7 @@ fn look(pace: &mut Pace, target: &mut Target<'_>, clock: &Clock, admitted: u64, 
 
 /// Returns whether this instance is the one that searches. Otherwise it takes over the limit of the one that does.
 fn searches(snapshot: &ServiceSnapshot, handle: &ServiceHandle, engine: &mut EngineCounts, pace: &mut Pace) -> bool {
-    if snapshot.group.state.is_none() {
+    if snapshot.group.figures.state.is_none() {
         let alone = engine.is_alone(snapshot, handle);
         if !alone {
             pace.handle_other(None);
@@ -100,7 +100,7 @@ fn cuts(pace: &Pace, clock: &Clock) -> u64 {
 fn tell(pace: &Pace, settings: &PaceSettings, handle: &ServiceHandle, snapshot: &ServiceSnapshot) {
     let (limit, params) = (pace.limit(), &settings.params);
     handle.pace.set_limit((params.control == Control::Apply).then_some(limit));
-    let in_force = snapshot.capacity;
+    let in_force = snapshot.figures.capacity;
     let is_bound = [params.floor, params.ceiling, params.capacity].contains(&limit);
     let is_small = limit.abs_diff(in_force) * SMALL_CHANGE < in_force;
     if limit != in_force && (is_bound || !is_small) {
@@ -123,7 +123,7 @@ struct EngineCounts {
 impl EngineCounts {
     /// Returns the number of records that all instances have admitted.
     fn total(&self, snapshot: &ServiceSnapshot) -> u64 {
-        snapshot.delay.counts.iter().sum::<u64>() + snapshot.group.others.admitted
+        snapshot.throttle.totals.delays.counts.iter().sum::<u64>() + snapshot.group.others.admitted
     }
 
     /// Returns whether all partitions of the sources were here at some time in the last minute.
@@ -138,8 +138,8 @@ impl EngineCounts {
 
     /// Returns all of the time since the last poll if records wait now, or were rejected since for lack of capacity.
     fn waited(&mut self, snapshot: &ServiceSnapshot) -> Ratio {
-        let mut waits = snapshot.oldest_held_seconds > 0.0 || snapshot.group.others.wait;
-        if snapshot.mode == Mode::Reject {
+        let mut waits = snapshot.throttle.oldest_held_seconds > 0.0 || snapshot.group.others.wait;
+        if snapshot.figures.mode == Mode::Reject.into_str() {
             let lacks = |reason: &Reason| matches!(reason, Reason::OverAllocation | Reason::CapacityInUse);
             let of = |client: &crate::snapshot::ClientSnapshot| -> u64 {
                 client.counts.rejected.iter().filter(|(reason, _)| lacks(reason)).map(|(_, count)| count).sum()

@@ -99,7 +99,7 @@ fn the_simulation_plants_what_chaos_plants() {
 /// without its licence.
 #[test]
 fn each_crate_has_its_licence_and_no_build_script() {
-    for name in [".", "core", "kafka", "schemas", "settings", "tools"] {
+    for name in [".", "api", "core", "kafka", "schemas", "settings", "tools"] {
         let folder = root().join(name);
         assert!(folder.join("Cargo.toml").exists() && folder.join("LICENSE").exists(), "{name} has no LICENSE");
         assert!(!folder.join("build.rs").exists(), "{name} has a build script");

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use super::{root, rust_files};
 
 /// The source folders, one for each crate.
-pub(super) const CRATES: [&str; 6] = ["src", "core/src", "kafka/src", "schemas/src", "settings/src", "tools/src"];
+pub(super) const CRATES: [&str; 7] =
+    ["src", "api/src", "core/src", "kafka/src", "schemas/src", "settings/src", "tools/src"];
 const QUESTIONS: [&str; 11] =
     ["What", "Who", "Whose", "Whom", "When", "Where", "How", "Whether", "Why", "Whatever", "Whoever"];
 const PRONOUNS: [&str; 8] = ["It", "Its", "Their", "They", "Those", "These", "So", "Them"];

@@ -1,7 +1,7 @@
 //! The series that queries can use, derived from the table of metrics, with their labels and the known label values.
 
 use strum::VariantNames;
-use watermaster::metrics::table::{CHANGE_DIRECTIONS, Kind, Metric, TABLE};
+use watermaster::metrics::table::{CHANGE_DIRECTIONS, Metric, MetricKind, TABLE};
 use watermaster::snapshot::{
     ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
 };
@@ -24,7 +24,7 @@ impl Series {
     /// Returns the series with this name, or `None` if no metric of the table has it.
     pub fn find(name: &str) -> Option<Series> {
         let find = |name: &str, histogram: bool| {
-            TABLE.iter().find(|m| m.name == name && (m.kind == Kind::Histogram) == histogram)
+            TABLE.iter().find(|m| m.name == name && (m.kind == MetricKind::Histogram) == histogram)
         };
         if let Some(metric) = find(name, false) {
             return Some(Series { metric, is_bucket: false });
@@ -40,7 +40,7 @@ impl Series {
 
     /// Returns whether only the growth of the series is meaningful.
     pub fn grows(self) -> bool {
-        self.metric.kind != Kind::Gauge
+        self.metric.kind != MetricKind::Gauge
     }
 
     /// Returns all values of a label, if they are known.

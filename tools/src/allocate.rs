@@ -132,7 +132,7 @@ fn named_want(text: &str) -> Option<(&str, u64)> {
 }
 
 /// The parts of the formula for one client. The floats are for display; the grant comes from the exact allocator.
-struct Row {
+struct AllocationRow {
     name: String,
     weight: f64,
     default_share: f64,
@@ -142,7 +142,7 @@ struct Row {
     unmet: u128,
 }
 
-impl Row {
+impl AllocationRow {
     /// The surplus that the client can lend (above zero) or its deficit (below zero).
     fn gap(&self) -> f64 {
         self.default_share - self.floor
@@ -153,7 +153,7 @@ fn reservation(args: &AllocateArgs) -> f64 {
     f64::from(args.reservation.millionths()) / 1e6
 }
 
-fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
+fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> Vec<AllocationRow> {
     let names: Vec<&str> = clients.keys().map(String::as_str).collect();
     let mut claims = Vec::with_capacity(clients.len());
     for (wants, weight) in clients.values() {
@@ -166,7 +166,7 @@ fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> 
     Allocator::default().allocate(&params, &claims, |index| names[index], &mut grants);
     let row = |((name, (wants, weight)), grant): ((&String, &(u64, Weight)), &Grant)| {
         let default_share = grant.default_share.as_f64();
-        Row {
+        AllocationRow {
             name: name.clone(),
             weight: weight.thousandths() as f64 / 1e3,
             default_share,
@@ -179,8 +179,10 @@ fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> 
     clients.iter().zip(&grants).map(row).collect()
 }
 
-fn as_json(args: &AllocateArgs, rows: &[Row]) -> Value {
-    let each = |value: fn(&Row) -> Value| -> Value { rows.iter().map(|row| (row.name.clone(), value(row))).collect() };
+fn as_json(args: &AllocateArgs, rows: &[AllocationRow]) -> Value {
+    let each = |value: fn(&AllocationRow) -> Value| -> Value {
+        rows.iter().map(|row| (row.name.clone(), value(row))).collect()
+    };
     json!({
         "capacity": args.capacity,
         "reservation": reservation(args),
@@ -192,9 +194,9 @@ fn as_json(args: &AllocateArgs, rows: &[Row]) -> Value {
     })
 }
 
-fn table(rows: &[Row]) -> Table {
-    let sum = |value: fn(&Row) -> f64| rows.iter().map(value).sum();
-    let all = Row {
+fn table(rows: &[AllocationRow]) -> Table {
+    let sum = |value: fn(&AllocationRow) -> f64| rows.iter().map(value).sum();
+    let all = AllocationRow {
         name: "all".to_owned(),
         weight: sum(|row| row.weight),
         default_share: sum(|row| row.default_share),
@@ -225,7 +227,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-fn explanation(args: &AllocateArgs, rows: &[Row]) -> String {
+fn explanation(args: &AllocateArgs, rows: &[AllocationRow]) -> String {
     let surplus: f64 = rows.iter().map(|row| row.gap().max(0.0)).sum();
     let deficit: f64 = rows.iter().map(|row| (-row.gap()).max(0.0)).sum();
     let outcome = match args.lending {

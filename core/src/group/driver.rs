@@ -146,7 +146,7 @@ impl Driver {
         let params = self.member.params();
         let loads = self.meter.measure(now.slow, params, throttle, |client| self.member.part(client));
         let progress = self.tells_progress.then(|| {
-            let admitted = throttle.delays().counts.iter().sum();
+            let admitted = throttle.totals().delays.counts.iter().sum();
             Progress { admitted, waits: throttle.backlog().0 > 0 }
         });
         let calls = self.member.look(now, loads, progress, throttle);

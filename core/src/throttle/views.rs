@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::{Slot, Throttle};
+use super::{Slot, Throttle, Totals};
 use crate::ledger::Ledger;
 use crate::policy::Policy;
-use crate::scheduler::{Cause, Client, Counts, Registry};
-use crate::{delays::Histogram, units::Time};
+use crate::scheduler::{Cause, Client, Registry};
+use crate::units::Time;
 
 impl Throttle {
     /// The policy in force.
@@ -31,10 +31,9 @@ impl Throttle {
         &self.ledger
     }
 
-    /// The counts of records that had no known client when they came: decisions that were carried out, and shadow
-    /// mode's.
-    pub fn of_no_client(&self) -> (Counts, Counts) {
-        (self.totals.unregistered, self.totals.unregistered_shadow)
+    /// The sums since the start.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// The number of the running cycle, from 0.
@@ -99,10 +98,5 @@ impl Throttle {
     /// The time for which a delayed record has waited, in its topic and here.
     pub fn waited(&self, slot: Slot, now: Time) -> Duration {
         self.scheduler.backlog.get(slot).waited(now)
-    }
-
-    /// The delays of admitted records.
-    pub fn delays(&self) -> &Histogram {
-        &self.totals.delays
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::scheduler::Counts;
-use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Totals, Verdict};
 use watermaster_core::units::{Time, Weight};
 use watermaster_core::{reason::Reason, slot::Slot};
 
@@ -26,7 +26,7 @@ pub fn policy(capacity: u64, cycle: Duration) -> Policy {
 /// The counts of records without a known client, those of forgotten clients included: decisions that were carried out,
 /// and shadow mode's.
 pub fn unregistered(throttle: &Throttle) -> (Counts, Counts) {
-    let (mut counts, mut shadow) = throttle.of_no_client();
+    let Totals { unregistered: mut counts, unregistered_shadow: mut shadow, .. } = *throttle.totals();
     for page in 0..throttle.clients().pages() {
         let (_, forgotten) = throttle.clients().page(page);
         counts.merge(&forgotten.counts);

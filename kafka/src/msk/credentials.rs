@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{TokenError, encode, http};
+use super::{MskError, encode, http};
 
 /// The address of ECS's agent.
 const ECS_AGENT: &str = "http://169.254.170.2";
@@ -23,7 +23,7 @@ pub(super) struct Credentials {
 
 /// Finds the credentials that the environment tells of, in the order of AWS's own clients. Each call asks for new ones:
 /// librdkafka needs a token every twelve minutes.
-pub(super) fn find(region: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, TokenError> {
+pub(super) fn find(region: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, MskError> {
     if let (Some(access_key), Some(secret_key)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
         return Ok(Credentials { access_key, secret_key, session_token: variable("AWS_SESSION_TOKEN") });
     }
@@ -43,7 +43,7 @@ pub(super) fn find(region: &str, variable: impl Fn(&str) -> Option<String>) -> R
     }
     let relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI").map(|path| format!("{ECS_AGENT}{path}"));
     let Some(url) = relative.or_else(|| variable("AWS_CONTAINER_CREDENTIALS_FULL_URI")) else {
-        return of_instance(variable).map_err(|error| TokenError::NoCredentials(Box::new(error)));
+        return of_instance(variable).map_err(|error| MskError::NoCredentials(Box::new(error)));
     };
     let token = match variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE") {
         Some(file) => Some(read(&file)?.trim().to_owned()),
@@ -55,9 +55,9 @@ pub(super) fn find(region: &str, variable: impl Fn(&str) -> Option<String>) -> R
 
 /// Asks the metadata of this EC2 instance, in version 2 of its protocol, for the credentials of its role:
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html>.
-fn of_instance(variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, TokenError> {
+fn of_instance(variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, MskError> {
     if variable("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return Err(TokenError::MetadataDisabled);
+        return Err(MskError::MetadataDisabled);
     }
     let endpoint = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| EC2_METADATA.to_owned());
     let endpoint = endpoint.trim_end_matches('/');
@@ -71,13 +71,13 @@ fn of_instance(variable: impl Fn(&str) -> Option<String>) -> Result<Credentials,
     credentials(&url, &http::parse(&url, &ask("GET", &url, header)?)?, "Token")
 }
 
-fn read(path: &str) -> Result<String, TokenError> {
-    std::fs::read_to_string(path).map_err(|source| TokenError::File { path: path.to_owned(), source })
+fn read(path: &str) -> Result<String, MskError> {
+    std::fs::read_to_string(path).map_err(|source| MskError::File { path: path.to_owned(), source })
 }
 
-fn credentials(url: &str, answer: &Value, token: &str) -> Result<Credentials, TokenError> {
+fn credentials(url: &str, answer: &Value, token: &str) -> Result<Credentials, MskError> {
     let text = |name: &str| {
-        let missing = || TokenError::Answer { url: url.to_owned(), problem: format!("the answer has no {name}") };
+        let missing = || MskError::Answer { url: url.to_owned(), problem: format!("the answer has no {name}") };
         answer[name].as_str().map(str::to_owned).ok_or_else(missing)
     };
     Ok(Credentials {
@@ -114,7 +114,7 @@ mod tests {
         (url, thread::spawn(move || answers.iter().map(answer).collect()))
     }
 
-    fn found(variables: &[(&str, &str)]) -> Result<Credentials, TokenError> {
+    fn found(variables: &[(&str, &str)]) -> Result<Credentials, MskError> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
         find("eu-west-1", |name| variables.get(name).map(|value| (*value).to_owned()))
     }

@@ -8,31 +8,31 @@ use std::time::Duration;
 use openssl::ssl::{SslConnector, SslMethod};
 use serde_json::Value;
 
-use super::TokenError;
+use super::MskError;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Returns the JSON that is at `url`.
-pub(super) fn get(url: &str, headers: &[(&str, &str)]) -> Result<Value, TokenError> {
+pub(super) fn get(url: &str, headers: &[(&str, &str)]) -> Result<Value, MskError> {
     parse(url, &request("GET", url, headers, TIMEOUT)?)
 }
 
-pub(super) fn parse(url: &str, answer: &str) -> Result<Value, TokenError> {
+pub(super) fn parse(url: &str, answer: &str) -> Result<Value, MskError> {
     serde_json::from_str(answer).map_err(|error| problem(url, &error))
 }
 
 /// Returns the body of an answer. Each step, such as the connection, may take as long as `timeout`.
 pub(super) fn request(
     method: &str, url: &str, headers: &[(&str, &str)], timeout: Duration,
-) -> Result<String, TokenError> {
+) -> Result<String, MskError> {
     ask(method, url, headers, timeout).map_err(|error| problem(url, &*error))
 }
 
 /// Names the URL without its query, which may hold a secret.
-fn problem(url: &str, error: &dyn Error) -> TokenError {
+fn problem(url: &str, error: &dyn Error) -> MskError {
     let shown = url.split('?').next().unwrap_or_default();
-    TokenError::Answer { url: shown.to_owned(), problem: error.to_string() }
+    MskError::Answer { url: shown.to_owned(), problem: error.to_string() }
 }
 
 fn ask(method: &str, url: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<String, Box<dyn Error>> {

@@ -55,13 +55,13 @@ impl<'t> Definitions<'t> {
         let (mut top, mut package) = (Vec::new(), "");
         while let Some(token) = tokens.peek()? {
             match token {
-                Token::Word("package") => {
+                ProtoToken::Word("package") => {
                     tokens.next()?;
                     package = tokens.word()?;
                 }
-                Token::Word("message") => top.push(self.add_message(&mut tokens, package, MAX_NESTED)?),
-                Token::Word("enum") => self.add_enum(&mut tokens, package)?,
-                Token::Word("export" | "local") => _ = tokens.next()?,
+                ProtoToken::Word("message") => top.push(self.add_message(&mut tokens, package, MAX_NESTED)?),
+                ProtoToken::Word("enum") => self.add_enum(&mut tokens, package)?,
+                ProtoToken::Word("export" | "local") => _ = tokens.next()?,
                 _ => tokens.skip_statement()?,
             }
         }
@@ -103,15 +103,15 @@ impl<'t> Definitions<'t> {
         tokens.expect('{')?;
         loop {
             match tokens.peek()?.ok_or(SchemaError::Truncated)? {
-                Token::Mark('}') => break,
-                Token::Word("message") => {
+                ProtoToken::Mark('}') => break,
+                ProtoToken::Word("message") => {
                     let nested = self.add_message(tokens, &name, depth)?;
                     self.messages[at].nested.push(nested);
                 }
-                Token::Word("enum") => self.add_enum(tokens, &name)?,
-                Token::Word("oneof") => self.add_oneof(tokens, at)?,
-                Token::Word("export" | "local") => _ = tokens.next()?,
-                Token::Word("extend" | "extensions" | "group" | "option" | "reserved") | Token::Mark(';') => {
+                ProtoToken::Word("enum") => self.add_enum(tokens, &name)?,
+                ProtoToken::Word("oneof") => self.add_oneof(tokens, at)?,
+                ProtoToken::Word("export" | "local") => _ = tokens.next()?,
+                ProtoToken::Word("extend" | "extensions" | "group" | "option" | "reserved") | ProtoToken::Mark(';') => {
                     tokens.skip_statement()?;
                 }
                 _ => self.add_field(tokens, at, None)?,
@@ -130,8 +130,8 @@ impl<'t> Definitions<'t> {
         self.messages[at].oneofs += 1;
         loop {
             match tokens.peek()?.ok_or(SchemaError::Truncated)? {
-                Token::Mark('}') => break,
-                Token::Word("group" | "option") | Token::Mark(';') => tokens.skip_statement()?,
+                ProtoToken::Mark('}') => break,
+                ProtoToken::Word("group" | "option") | ProtoToken::Mark(';') => tokens.skip_statement()?,
                 _ => self.add_field(tokens, at, Some(number))?,
             }
         }
@@ -148,9 +148,9 @@ impl<'t> Definitions<'t> {
         if kind == "group" {
             return tokens.skip_statement();
         }
-        if kind == "map" && tokens.peek()? == Some(Token::Mark('<')) {
+        if kind == "map" && tokens.peek()? == Some(ProtoToken::Mark('<')) {
             repeated = true;
-            while tokens.next()? != Token::Mark('>') {}
+            while tokens.next()? != ProtoToken::Mark('>') {}
         }
         let name = tokens.word()?;
         tokens.expect('=')?;
@@ -168,12 +168,12 @@ impl<'t> Definitions<'t> {
         let mut values = Vec::new();
         loop {
             match tokens.peek()?.ok_or(SchemaError::Truncated)? {
-                Token::Mark('}') => break,
-                Token::Word("option" | "reserved") | Token::Mark(';') => tokens.skip_statement()?,
+                ProtoToken::Mark('}') => break,
+                ProtoToken::Word("option" | "reserved") | ProtoToken::Mark(';') => tokens.skip_statement()?,
                 _ => {
                     let name = tokens.word()?;
                     tokens.expect('=')?;
-                    let is_negative = tokens.peek()? == Some(Token::Mark('-'));
+                    let is_negative = tokens.peek()? == Some(ProtoToken::Mark('-'));
                     if is_negative {
                         tokens.next()?;
                     }
@@ -196,7 +196,7 @@ fn join(scope: &str, name: &str) -> String {
 
 /// A word is a name with its dots, or a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Token<'t> {
+enum ProtoToken<'t> {
     Word(&'t str),
     /// A text in quotes. No text matters here.
     Quoted,
@@ -206,24 +206,24 @@ enum Token<'t> {
 /// The tokens of a text, without spaces and comments.
 struct Tokens<'t> {
     rest: &'t str,
-    peeked: Option<Token<'t>>,
+    peeked: Option<ProtoToken<'t>>,
 }
 
 impl<'t> Tokens<'t> {
     /// Returns the next token, which stays. `None` at the end of the text.
-    fn peek(&mut self) -> Result<Option<Token<'t>>, SchemaError> {
+    fn peek(&mut self) -> Result<Option<ProtoToken<'t>>, SchemaError> {
         if self.peeked.is_none() {
             self.peeked = self.read()?;
         }
         Ok(self.peeked)
     }
 
-    fn next(&mut self) -> Result<Token<'t>, SchemaError> {
+    fn next(&mut self) -> Result<ProtoToken<'t>, SchemaError> {
         self.peek()?;
         self.peeked.take().ok_or(SchemaError::Truncated)
     }
 
-    fn read(&mut self) -> Result<Option<Token<'t>>, SchemaError> {
+    fn read(&mut self) -> Result<Option<ProtoToken<'t>>, SchemaError> {
         let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
         while let Some(first) = self.rest.chars().next() {
             let rest = self.rest;
@@ -234,12 +234,12 @@ impl<'t> Tokens<'t> {
             } else if rest.starts_with("/*") {
                 (rest.find("*/").ok_or(SchemaError::Truncated)? + 2, None)
             } else if first == '"' || first == '\'' {
-                (quoted_length(rest, first)?, Some(Token::Quoted))
+                (quoted_length(rest, first)?, Some(ProtoToken::Quoted))
             } else if is_of_word(first) {
                 let length = rest.find(|letter| !is_of_word(letter)).unwrap_or(rest.len());
-                (length, Some(Token::Word(&rest[..length])))
+                (length, Some(ProtoToken::Word(&rest[..length])))
             } else {
-                (first.len_utf8(), Some(Token::Mark(first)))
+                (first.len_utf8(), Some(ProtoToken::Mark(first)))
             };
             self.rest = &rest[length..];
             if token.is_some() {
@@ -251,14 +251,14 @@ impl<'t> Tokens<'t> {
 
     fn word(&mut self) -> Result<&'t str, SchemaError> {
         match self.next()? {
-            Token::Word(word) => Ok(word),
+            ProtoToken::Word(word) => Ok(word),
             other => Err(unexpected(other)),
         }
     }
 
     fn expect(&mut self, mark: char) -> Result<(), SchemaError> {
         match self.next()? {
-            Token::Mark(found) if found == mark => Ok(()),
+            ProtoToken::Mark(found) if found == mark => Ok(()),
             other => Err(unexpected(other)),
         }
     }
@@ -279,9 +279,9 @@ impl<'t> Tokens<'t> {
         let mut open = 0_usize;
         loop {
             match self.next()? {
-                Token::Mark(';') if open == 0 => return Ok(()),
-                Token::Mark('{' | '[' | '(') => open += 1,
-                Token::Mark(close @ ('}' | ']' | ')')) => {
+                ProtoToken::Mark(';') if open == 0 => return Ok(()),
+                ProtoToken::Mark('{' | '[' | '(') => open += 1,
+                ProtoToken::Mark(close @ ('}' | ']' | ')')) => {
                     open = open.checked_sub(1).ok_or(SchemaError::Unexpected(close.to_string()))?;
                     if open == 0 && close == '}' {
                         return Ok(());
@@ -293,11 +293,11 @@ impl<'t> Tokens<'t> {
     }
 }
 
-fn unexpected(token: Token<'_>) -> SchemaError {
+fn unexpected(token: ProtoToken<'_>) -> SchemaError {
     SchemaError::Unexpected(match token {
-        Token::Word(word) => word.to_owned(),
-        Token::Quoted => "a text in quotes".to_owned(),
-        Token::Mark(mark) => mark.to_string(),
+        ProtoToken::Word(word) => word.to_owned(),
+        ProtoToken::Quoted => "a text in quotes".to_owned(),
+        ProtoToken::Mark(mark) => mark.to_string(),
     })
 }
 

@@ -13,11 +13,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest answer. JSON may need two bytes for one of the schema.
 const MAX_ANSWER_BYTES: u64 = 2 * MAX_SCHEMA_BYTES as u64;
 
-pub(super) struct Client(ureq::Agent);
+pub(super) struct HttpClient(ureq::Agent);
 
-impl Client {
+impl HttpClient {
     /// Makes a client that trusts the certificates in a file, or those that the system trusts.
-    pub(super) fn new(ca_file: Option<&Path>) -> Result<Client, RegistryError> {
+    pub(super) fn new(ca_file: Option<&Path>) -> Result<HttpClient, RegistryError> {
         let roots = match ca_file {
             None => RootCerts::PlatformVerifier,
             Some(path) => certificates(path).map_err(|source| RegistryError::File { path: path.to_owned(), source })?,
@@ -28,7 +28,7 @@ impl Client {
             .timeout_global(Some(ANSWER_TIMEOUT))
             .tls_config(tls.build())
             .proxy(None);
-        Ok(Client(config.build().into()))
+        Ok(HttpClient(config.build().into()))
     }
 
     /// Returns the status of the answer, and its text; `None` if that is too long.

@@ -65,7 +65,7 @@ fn settle(cache: &mut SchemaCache, now: Duration, requests: u64) -> Vec<Trouble>
 #[test]
 fn schemas_come_with_those_that_they_refer_to() {
     let stub = StubRegistry::start(|question| bank(&question.path));
-    let mut registry = Registry::new(settings(&format!("{}/", stub.url)));
+    let mut registry = RegistryClient::new(settings(&format!("{}/", stub.url)));
     assert!(matches!(registry.schema(SchemaId::Number(7)).unwrap(), Answer::Schema(Schema::Avro(_))));
     let Answer::Schema(protobuf) = registry.schema(SchemaId::Number(8)).unwrap() else { panic!("it is there") };
     let path = ["client", "id"].map(str::to_owned);
@@ -100,16 +100,16 @@ fn a_registry_that_refuses_is_not_one_without_the_schema() {
     for (status, body, expected) in answers {
         let stub = StubRegistry::start(move |_| (status, body.to_owned()));
         let login = RegistryLogin { username: "wm".to_owned(), password: Password::Text("hush".to_owned()) };
-        let mut registry = Registry::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
+        let mut registry = RegistryClient::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
         let error = registry.schema(SchemaId::Number(7)).unwrap_err();
         assert!(error.to_string().contains(expected) && !error.is_unreachable(), "{error}");
         assert!(error.to_string().starts_with(&stub.url) && !error.to_string().contains("hush"), "{error}");
     }
     let stub = StubRegistry::start(|_| (401, String::new()));
-    let error = Registry::new(settings(&stub.url)).check().unwrap_err().to_string();
+    let error = RegistryClient::new(settings(&stub.url)).check().unwrap_err().to_string();
     assert!(error.contains("asks for a user and a password (401)"), "{error}");
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = Registry::new(settings(&format!("http://{refusing}"))).check().unwrap_err();
+    let error = RegistryClient::new(settings(&format!("http://{refusing}"))).check().unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains("can't be reached"), "{error}");
 }
 
@@ -130,7 +130,7 @@ fn an_id_that_a_registry_does_not_take_does_not_exist() {
             "/schemas/ids/0" => (404, not_found()),
             _ => (status, body.to_owned()),
         });
-        let mut registry = Registry::new(settings(&stub.url));
+        let mut registry = RegistryClient::new(settings(&stub.url));
         assert!(matches!(registry.schema(guid), Ok(Answer::Missing)), "{status}: {body}");
         assert_eq!(stub.paths(), [path, "/schemas/ids/0"]);
     }
@@ -139,13 +139,13 @@ fn an_id_that_a_registry_does_not_take_does_not_exist() {
             "/schemas/ids/0" => (404, not_found()),
             _ => (status, String::new()),
         });
-        assert!(Registry::new(settings(&stub.url)).schema(guid).is_err(), "{status} may end");
+        assert!(RegistryClient::new(settings(&stub.url)).schema(guid).is_err(), "{status} may end");
     }
     let stub = StubRegistry::start(|question| match &*question.path {
         "/schemas/guids/89791762-2336-4186-9f0c-ff9aeb345e41" => (200, stored("AVRO", AVRO, &json!([]))),
         _ => (404, not_found()),
     });
-    assert!(matches!(Registry::new(settings(&stub.url)).schema(guid), Ok(Answer::Schema(Schema::Avro(_)))));
+    assert!(matches!(RegistryClient::new(settings(&stub.url)).schema(guid), Ok(Answer::Schema(Schema::Avro(_)))));
 }
 
 /// References had no bound in bytes, and an answer that was too long counted as none, so that its id was asked for
@@ -162,7 +162,7 @@ fn a_schema_that_is_too_large_with_its_references_is_not_used() {
         path => panic!("{path}"),
     };
     let stub = StubRegistry::start(move |question| (200, answer(&question.path)));
-    let mut registry = Registry::new(settings(&stub.url));
+    let mut registry = RegistryClient::new(settings(&stub.url));
     assert!(matches!(registry.schema(SchemaId::Number(1)).unwrap(), Answer::Schema(_)));
     for id in [2, 3, 4] {
         let answer = registry.schema(SchemaId::Number(id)).unwrap();
@@ -175,7 +175,7 @@ fn a_password_from_a_file_is_the_one_that_is_there_now() {
     let stub = StubRegistry::start(|question| bank(&question.path));
     let file = std::env::temp_dir().join(format!("watermaster-registry-{}", std::process::id()));
     let login = RegistryLogin { username: "wm".to_owned(), password: Password::File(file.clone()) };
-    let mut registry = Registry::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
+    let mut registry = RegistryClient::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
     for password in ["hush\n", "murmur"] {
         std::fs::write(&file, password).unwrap();
         registry.check().unwrap();
@@ -189,8 +189,9 @@ fn a_password_from_a_file_is_the_one_that_is_there_now() {
 #[test]
 fn authorities_come_from_a_file_of_certificates() {
     let file = std::env::temp_dir().join(format!("watermaster-authority-{}", std::process::id()));
-    let check =
-        || Registry::new(SchemaRegistry { ca_file: Some(file.clone()), ..settings("https://127.0.0.1:1") }).check();
+    let check = || {
+        RegistryClient::new(SchemaRegistry { ca_file: Some(file.clone()), ..settings("https://127.0.0.1:1") }).check()
+    };
     assert!(matches!(check(), Err(RegistryError::File { .. })), "no file");
     std::fs::write(&file, "no certificate").unwrap();
     assert!(matches!(check(), Err(RegistryError::File { .. })), "no certificate");

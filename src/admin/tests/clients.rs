@@ -1,4 +1,5 @@
 use super::*;
+use crate::snapshot::OwnLimit;
 
 /// Serves a service with a client that waits, one with its own limit, and one that is used to strange names.
 fn server() -> Server {
@@ -17,11 +18,14 @@ fn server() -> Server {
     for millis in [300, 4_200] {
         waiting.counts.delays.record(Duration::from_millis(millis));
     }
-    let levels = Levels { wants: 30, backlog: 10, granted: 40, limit: Some(30), pace: Some(20.0), ..Levels::default() };
+    let limit = Some(OwnLimit { most: 30, pace: 20.0 });
+    let levels = Levels { wants: 30, backlog: 10, granted: 40, limit, ..Levels::default() };
     let limited = ClientSnapshot { name: "a/b %?é".into(), levels, ..Default::default() };
     let idle = ClientSnapshot { name: "idle".into(), ..Default::default() };
     let clients = [idle, limited, waiting].into_iter().collect();
-    server.show(ServiceSnapshot { mode: Mode::Shape, capacity: 100, clients, ..snapshot() });
+    let mut shown = ServiceSnapshot { clients, ..snapshot() };
+    shown.figures.mode = "shape".into();
+    server.show(shown);
     server
 }
 
@@ -67,9 +71,12 @@ fn nothing_is_estimated_where_nothing_is_known() {
         server.show(shown);
         server.json(&format!("{CLIENTS}/credit-card")).1["next_admission_seconds"].clone()
     };
-    assert_eq!(estimate(&|service| service.ready = false), Value::Null);
-    assert_eq!(estimate(&|service| (service.ready, service.mode) = (true, Mode::Reject)), Value::Null);
-    assert_eq!(estimate(&|service| service.enforce = false), json!(0.0), "shadow mode admits every record");
+    assert_eq!(estimate(&|service| service.figures.ready = false), Value::Null);
+    assert_eq!(
+        estimate(&|service| (service.figures.ready, service.figures.mode) = (true, "reject".into())),
+        Value::Null
+    );
+    assert_eq!(estimate(&|service| service.figures.enforce = false), json!(0.0), "shadow mode admits every record");
 }
 
 #[test]

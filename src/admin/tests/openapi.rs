@@ -69,19 +69,7 @@ fn filled(path: &str) -> String {
 fn every_answer_is_as_described() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let mut shown = snapshot();
-    let member = crate::snapshot::MemberSnapshot {
-        instance: "wm-0".into(),
-        life: "00000000000000a0".to_owned(),
-        state: "live",
-        hold: 60,
-        used: 20,
-        target: 60,
-        ahead: 3,
-        capacity: 100,
-        configuration: "5d41402a".to_owned(),
-        state_age_seconds: 0.1,
-    };
-    (shown.group.state, shown.group.members) = (Some("active"), vec![member]);
+    shown.group.figures = group();
     server.show(shown);
     let (status, document) = server.json("/v1/openapi.json");
     assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use watermaster_core::{reason::Reason, scheduler::Forgotten};
 
 use super::*;
-use crate::snapshot::{Counts, Page, SnapshotBuilder};
+use crate::snapshot::{Clients, Counts, Page, SnapshotBuilder};
 
 /// An event of a service between two scrapes.
 #[derive(Debug, Clone)]
@@ -108,7 +108,7 @@ impl Registry {
     fn decided(&self) -> CounterSet {
         let all: Vec<Page> = (0..4).map(|number| self.page(number)).collect();
         let clients = SnapshotBuilder::default().build_some(8, 4, [4, 4], |number| all[number].clone());
-        total(&ServiceSnapshot { clients, unregistered: self.unregistered, ..Default::default() })
+        total(&snapshot_of(clients, self.unregistered, self.cycle))
     }
 
     /// Returns a snapshot in which the first of four pages and `renewed` others are as they are now.
@@ -116,8 +116,15 @@ impl Registry {
         let mut shown = std::mem::take(&mut self.shown);
         let clients = shown.build_some(8 - self.free.len(), 4, [1, 1 + renewed], |number| self.page(number));
         self.shown = shown;
-        ServiceSnapshot { clients, unregistered: self.unregistered, cycle: self.cycle, ..Default::default() }
+        snapshot_of(clients, self.unregistered, self.cycle)
     }
+}
+
+fn snapshot_of(clients: Clients, unregistered: Counts, cycle: u64) -> ServiceSnapshot {
+    let mut snapshot = ServiceSnapshot { clients, ..ServiceSnapshot::default() };
+    snapshot.throttle.totals.unregistered = unregistered;
+    snapshot.figures.cycle = cycle;
+    snapshot
 }
 
 fn total(snapshot: &ServiceSnapshot) -> CounterSet {
@@ -212,7 +219,7 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
         clients.push(ClientSnapshot { configured: true, ..sends("configured", 0, 0) });
         // `real` sends five records a cycle, from the cycle after the ids on.
         clients.extend((cycle > 0).then(|| sends("real", 5 * cycle, 5)));
-        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
+        labels.update(&snapshot_of(clients.into_iter().collect(), Counts::default(), cycle));
         let now = admitted(&labels);
         assert_eq!(now.len(), 201);
         assert_eq!(now.values().sum::<u64>(), 1_000 + 5 * cycle);
@@ -235,7 +242,7 @@ fn a_label_is_kept_while_its_client_has_a_backlog_or_returns_in_time() {
         let clients = vec![delayed, sends("real", 5 * cycle, 5), seldom];
         // The first two clients get the labels.
         let clients = if cycle == 0 { vec![clients[0].clone(), clients[2].clone()] } else { clients };
-        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
+        labels.update(&snapshot_of(clients.into_iter().collect(), Counts::default(), cycle));
         assert!(!admitted(&labels).contains_key("real"), "cycle {cycle}");
     }
 }

@@ -5,7 +5,7 @@ use strum::IntoStaticStr;
 /// The kind of a metric, named as in a `# TYPE` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Kind {
+pub enum MetricKind {
     /// Never decreases while the process lives.
     Counter,
     /// Goes up and down.

@@ -11,7 +11,7 @@ use super::CHANGE_DIRECTIONS;
 use crate::metrics::{ServiceMetrics, counters::Decisions, text::Samples};
 
 pub(super) fn live_members(service: &ServiceMetrics) -> usize {
-    service.newest.group.members.iter().filter(|member| member.state == "live").count()
+    service.newest.group.figures.members.iter().filter(|member| member.state == "live").count()
 }
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -20,7 +20,7 @@ pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
 }
 
 pub(super) fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, _) in &service.newest.source_retention {
+    for (topic, _) in &service.newest.sources.retention {
         out.put_with(&[topic], service.observed.partitions.get(topic).copied().unwrap_or(0));
     }
 }
@@ -67,7 +67,12 @@ pub(super) fn capacity_changes(service: &ServiceMetrics, out: &mut Samples<'_>) 
 
 pub(super) fn pace_state(service: &ServiceMetrics, out: &mut Samples<'_>) {
     let Some(pace) = &service.pace else { return };
-    out.put_each(PaceState::VARIANTS, PaceState::VARIANTS.iter().map(|name| u8::from(*name == pace.state.into_str())));
+    put_one_of(PaceState::VARIANTS, pace.state.into_str(), out);
+}
+
+/// Writes 1 for this name, 0 for the others.
+pub(super) fn put_one_of(names: &[&str], one: &str, out: &mut Samples<'_>) {
+    out.put_each(names, names.iter().map(|name| u8::from(*name == one)));
 }
 
 pub(super) fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -75,13 +80,13 @@ pub(super) fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
 }
 
 pub(super) fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.round_phases) {
+    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.delivery.round_phases) {
         out.put_histogram(&[phase], histogram);
     }
 }
 
 pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.transaction_errors) {
+    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.delivery.transaction_errors) {
         for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
             out.put_with(&[phase, class], *count);
         }
@@ -89,7 +94,7 @@ pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
 }
 
 pub(super) fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, time) in &service.newest.source_retention {
+    for (topic, time) in &service.newest.sources.retention {
         out.put_with(&[topic], time.as_secs_f64());
     }
 }

@@ -14,7 +14,7 @@ fn names_follow_the_conventions() {
         let name = metric.name;
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
         assert!(name.starts_with("watermaster_") || name.starts_with("process_"), "{name}");
-        assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        assert_eq!(metric.kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
         for taken in ["_sum", "_count", "_bucket"] {
             assert!(!name.ends_with(taken), "{name}");
         }
@@ -24,7 +24,7 @@ fn names_follow_the_conventions() {
             Unit::Seconds => assert!(suffixed("_seconds"), "{name}"),
             Unit::Bytes => assert!(suffixed("_bytes"), "{name}"),
             Unit::Ratio => assert!(suffixed("_ratio"), "{name}"),
-            Unit::Records if metric.kind == Kind::Gauge => {
+            Unit::Records if metric.kind == MetricKind::Gauge => {
                 assert!(suffixed("_units") || suffixed("_records"), "{name}");
             }
             _ => assert!(!["_seconds", "_bytes", "_ratio"].iter().any(|s| suffixed(s)), "{name}"),
@@ -47,7 +47,7 @@ fn service_is_the_first_label_of_all_but_the_process_wide_ones() {
 #[test]
 fn only_histograms_have_buckets_and_they_rise() {
     for metric in TABLE {
-        assert_eq!(metric.kind == Kind::Histogram, !metric.buckets.is_empty(), "{}", metric.name);
+        assert_eq!(metric.kind == MetricKind::Histogram, !metric.buckets.is_empty(), "{}", metric.name);
         assert!(metric.buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
     }
 }

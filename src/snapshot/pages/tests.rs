@@ -68,7 +68,7 @@ impl Service {
     }
 
     fn decided(&self) -> [u64; 3] {
-        let mut sum = self.throttle.of_no_client().0;
+        let mut sum = self.throttle.totals().unregistered;
         for page in 0..self.throttle.clients().pages() {
             let (clients, forgotten) = self.throttle.clients().page(page);
             sum.merge(&forgotten.counts);
@@ -121,7 +121,7 @@ proptest! {
             let throttle = &service.throttle;
             let clients = builder.build_some(
                 throttle.clients().len(), throttle.clients().pages(), [always, always + others], |number| service.page(number));
-            let shown = sum(&clients, &throttle.of_no_client().0);
+            let shown = sum(&clients, &throttle.totals().unregistered);
             let truth = service.decided();
             for index in 0..3 {
                 prop_assert!(before[index] <= shown[index], "{before:?} {shown:?}");

@@ -60,7 +60,7 @@ pub struct DemoArgs {
 }
 
 /// A Watermaster that runs in this process.
-pub trait Running {
+pub trait RunningInstance {
     /// Returns the address of the HTTP API.
     fn address(&self) -> SocketAddr;
 
@@ -97,7 +97,7 @@ enum DemoError {
 }
 
 /// Shows the demo with the Watermaster that `start` starts.
-pub fn run<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
+pub fn run<R: RunningInstance>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
     match show(args, start) {
         Ok(()) => Exit::Done,
         Err(error) => fail(Exit::Stopped, &error),
@@ -119,7 +119,9 @@ fn scenario(length: Duration) -> Scenario {
         .stretched(length)
 }
 
-fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
+fn show<R: RunningInstance>(
+    args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>,
+) -> Result<(), DemoError> {
     let interrupts = signals::listen().map_err(DemoError::Signals)?;
     let broker = Embedded::start(1)?;
     let config = config(args.mode, args.shadow, &broker.bootstrap_servers());
@@ -183,7 +185,7 @@ impl Stage {
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
     fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
         let deadline = Instant::now() + READY_TIMEOUT;
-        while self.ask().is_none_or(|status| !status.ready) {
+        while self.ask().is_none_or(|status| !status.figures.ready) {
             if has_ended() {
                 return Err(DemoError::StoppedByItself);
             }

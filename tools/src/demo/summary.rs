@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use serde::Serialize;
+use watermaster_api::{ClientView, ServiceFigures};
 use watermaster_core::{policy::Mode, reason::Reason};
 
-use crate::load::account::{Account, Counts};
-use crate::top::fetch::{ClientStatus, ServiceStatus};
+use crate::load::account::{Account, ClientCounts};
+use crate::top::fetch::ServiceStatus;
 use crate::{format::seconds, load::report::busiest};
 
 /// The only client that sends far more than its share.
@@ -25,7 +26,7 @@ pub struct Summary {
     max_seen_by_reader: u64,
     clients: Vec<ClientSummary>,
     /// Empty in shadow mode.
-    claims: Vec<Claim>,
+    claims: Vec<CheckedClaim>,
     /// The last answer of the instance.
     #[serde(skip)]
     status: ServiceStatus,
@@ -51,7 +52,7 @@ struct ClientSummary {
 
 /// A claim of the demo, and what was found.
 #[derive(Debug, Clone, Serialize)]
-struct Claim {
+struct CheckedClaim {
     claim: String,
     found: String,
     kept: bool,
@@ -60,18 +61,18 @@ struct Claim {
 impl Summary {
     /// Sums up the last answer of the instance, the account, and the times at which each client sent.
     pub fn new(status: &ServiceStatus, account: &Account, sent_at: &[Vec<Duration>], settled: bool) -> Summary {
-        let cycle = Duration::from_secs_f64(status.cycle_seconds);
+        let cycle = Duration::from_secs_f64(status.figures.cycle_seconds);
         let clients: Vec<_> = pairs(status, account)
             .map(|(at, client, counts)| {
                 ClientSummary::new(client, counts, above_share(&sent_at[at], client.default_share, cycle))
             })
             .collect();
         Summary {
-            name: status.name.clone(),
-            capacity: status.capacity,
-            max_admitted_in_any_cycle: status.window_admitted_max,
+            name: status.figures.name.clone(),
+            capacity: status.figures.capacity,
+            max_admitted_in_any_cycle: status.figures.window_admitted_max,
             max_seen_by_reader: busiest(cycle, account.admitted_at.iter().copied()),
-            claims: claims(status, &clients),
+            claims: claims(&status.figures, &clients),
             clients,
             status: status.clone(),
             settled,
@@ -92,8 +93,8 @@ impl Summary {
 
     fn promise(&self) -> String {
         let Summary { name, capacity, max_admitted_in_any_cycle: admitted, max_seen_by_reader: seen, .. } = self;
-        let cycle = seconds(self.status.cycle_seconds);
-        let verdict = match (self.status.enforce, admitted <= capacity) {
+        let cycle = seconds(self.status.figures.cycle_seconds);
+        let verdict = match (self.status.figures.enforce, admitted <= capacity) {
             (true, true) => "the promise was kept",
             (true, false) => "THE PROMISE WAS BROKEN",
             (false, true) => "nothing was held back (shadow mode), and it was not too much",
@@ -114,7 +115,7 @@ impl Summary {
             return String::new();
         }
         let mut text = "\nThe claims, as checked:\n".to_owned();
-        for Claim { claim, found, kept } in &self.claims {
+        for CheckedClaim { claim, found, kept } in &self.claims {
             let verdict = if *kept { "kept" } else { "BROKEN" };
             let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
         }
@@ -144,30 +145,30 @@ fn above_share(sent_at: &[Duration], share: f64, cycle: Duration) -> u64 {
 /// Reports whether the throttler has decided on every record of the account.
 pub fn has_decided(status: &ServiceStatus, account: &Account) -> bool {
     pairs(status, account).all(|(_, client, counts)| {
-        counts.sent == client.admitted + client.enforced.rejected_total() + client.enforced.backlog
+        counts.sent == client.done.admitted + client.done.rejected_total() + client.done.backlog
     })
 }
 
 /// Reports whether the account has every decision that the instance shows.
 pub fn has_seen(status: &ServiceStatus, account: &Account) -> bool {
     pairs(status, account).all(|(_, client, counts)| {
-        counts.admitted >= client.admitted && counts.rejected_total() >= client.enforced.rejected_total()
+        counts.admitted >= client.done.admitted && counts.rejected_total() >= client.done.rejected_total()
     })
 }
 
 /// Returns each client that the instance shows, with its index in the plan and its counts.
 fn pairs<'a>(
     status: &'a ServiceStatus, account: &'a Account,
-) -> impl Iterator<Item = (usize, &'a ClientStatus, &'a Counts)> {
+) -> impl Iterator<Item = (usize, &'a ClientView, &'a ClientCounts)> {
     account.plan.clients.iter().zip(&account.clients).enumerate().filter_map(|(at, (plan, counts))| {
-        let client = status.clients.iter().find(|client| client.name == plan.load.id)?;
-        Some((at, client, counts))
+        let client = status.clients.iter().find(|client| client.view.name == plan.load.id)?;
+        Some((at, &client.view, counts))
     })
 }
 
 impl ClientSummary {
-    fn new(status: &ClientStatus, counts: &Counts, sent_above_share: u64) -> ClientSummary {
-        let reasons = status.enforced.rejected.keys().map(|reason| (reason.clone(), 0));
+    fn new(status: &ClientView, counts: &ClientCounts, sent_above_share: u64) -> ClientSummary {
+        let reasons = status.done.rejected.keys().map(|reason| (reason.to_string(), 0));
         let mut rejected: BTreeMap<String, u64> = reasons.collect();
         rejected.extend(counts.rejected.clone());
         ClientSummary {
@@ -175,7 +176,7 @@ impl ClientSummary {
             sent: counts.sent,
             sent_above_share,
             admitted: counts.admitted,
-            delayed: status.enforced.delayed,
+            delayed: status.done.delayed,
             rejected,
             backlog: counts.sent - counts.admitted - counts.rejected_total(),
             delay_p99_seconds: counts.delays.quantile(0.99),
@@ -197,8 +198,8 @@ impl ClientSummary {
         if *backlog > 0 {
             text += &format!(", {backlog} still wait");
         }
-        match service.clients.iter().find(|client| client.name == *name) {
-            Some(ClientStatus { shadow, .. }) if !service.enforce => {
+        match service.clients.iter().map(|client| &client.view).find(|client| client.name == *name) {
+            Some(ClientView { shadow, .. }) if !service.figures.enforce => {
                 let (delayed, rejected) = (shadow.delayed, shadow.rejected_total());
                 text + &format!("; would have delayed {delayed} and rejected {rejected}\n")
             }
@@ -208,12 +209,12 @@ impl ClientSummary {
 }
 
 /// Checks the claims that hold in this mode. Shadow mode enforces nothing, so the demo claims nothing.
-fn claims(status: &ServiceStatus, clients: &[ClientSummary]) -> Vec<Claim> {
+fn claims(status: &ServiceFigures, clients: &[ClientSummary]) -> Vec<CheckedClaim> {
     if !status.enforce {
         return Vec::new();
     }
     let (capacity, most, cycle) = (status.capacity, status.window_admitted_max, status.cycle_seconds);
-    let claim = |claim, found, kept| Claim { claim, found, kept };
+    let claim = |claim, found, kept| CheckedClaim { claim, found, kept };
     let promise = format!("at most {capacity} records are admitted in any {}", seconds(cycle));
     let mut claims = vec![claim(promise, format!("{most} at most"), most <= capacity)];
     for client in within_their_share(clients) {

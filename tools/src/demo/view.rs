@@ -88,16 +88,16 @@ impl View {
 
 /// Writes the grant and the backlog of each client in one line.
 fn one_line(service: &ServiceStatus) -> String {
-    let wait = if service.enforce { "wait" } else { "would wait" };
+    let wait = if service.figures.enforce { "wait" } else { "would wait" };
     let clients = service.clients.iter().map(|client| {
         let waiting = match service.decisions(client).backlog {
             0 => String::new(),
             backlog => format!(", {backlog} {wait}"),
         };
-        format!("{} wants {} granted {}{waiting}", client.name, client.wants, client.granted)
+        format!("{} wants {} granted {}{waiting}", client.view.name, client.view.wants, client.view.granted)
     });
     let clients = clients.collect::<Vec<_>>().join("; ");
-    format!("{}/{} in the window; {clients}", service.window_admitted, service.capacity)
+    format!("{}/{} in the window; {clients}", service.figures.window_admitted, service.figures.capacity)
 }
 
 fn heading(scene: usize) -> String {
@@ -120,8 +120,8 @@ mod tests {
         service.clients.truncate(2);
         let line = "180/200 in the window; car-loan wants 35 granted 35; credit-card wants 6350 granted 72, 6334 wait";
         assert_eq!(one_line(&service), line);
-        service.enforce = false;
-        service.clients[1].shadow.backlog = 9;
+        service.figures.enforce = false;
+        service.clients[1].view.shadow.backlog = 9;
         assert!(one_line(&service).ends_with(", 9 would wait"));
     }
 

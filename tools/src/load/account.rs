@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use watermaster_kafka::load::RecordPosition;
 
-use super::{plan::Plan, schedule::Shape};
+use super::{plan::Plan, schedule::RecordShape};
 
 /// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
 /// milliseconds.
@@ -16,7 +16,7 @@ const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A record is about to be handed to the producer.
-    Sent { attempt: Attempt, at: Duration },
+    Sent { attempt: SendAttempt, at: Duration },
     /// The source topic has the record.
     Delivered { number: usize, place: RecordPosition },
     /// The source topic may or may not have the record.
@@ -31,10 +31,10 @@ pub enum Event {
 
 /// One attempt to get a record through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct SendAttempt {
     /// Index into the clients of the plan.
     pub client: usize,
-    pub shape: Shape,
+    pub shape: RecordShape,
     /// Counts from 1.
     pub number: u32,
     /// The time at which the first attempt should be sent.
@@ -69,8 +69,8 @@ impl ArrivalTime {
 
 /// The state of one attempt.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    attempt: Attempt,
+struct AttemptState {
+    attempt: SendAttempt,
     place: Option<RecordPosition>,
     /// The producer refused the record or gave it up.
     undelivered: bool,
@@ -78,7 +78,7 @@ struct Entry {
     closed: bool,
 }
 
-impl Entry {
+impl AttemptState {
     fn is_waiting(&self) -> bool {
         !self.closed && !self.undelivered
     }
@@ -86,7 +86,7 @@ impl Entry {
 
 /// Counts of one client. `sent` is always the sum of admitted, rejected, waiting, lost and not acknowledged.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Counts {
+pub struct ClientCounts {
     /// All attempts.
     pub sent: u64,
     /// Second and further attempts.
@@ -109,12 +109,12 @@ pub struct Counts {
     pub last_admitted: Duration,
 }
 
-impl Counts {
+impl ClientCounts {
     pub fn rejected_total(&self) -> u64 {
         self.rejected.values().sum()
     }
 
-    fn add(&mut self, other: &Counts) {
+    fn add(&mut self, other: &ClientCounts) {
         self.sent += other.sent;
         self.retries += other.retries;
         self.admitted += other.admitted;
@@ -135,7 +135,7 @@ impl Counts {
 pub struct Account {
     pub plan: Plan,
     /// Counts of each client, in the order of the plan.
-    pub clients: Vec<Counts>,
+    pub clients: Vec<ClientCounts>,
     pub series: Series,
     /// Times by which records were sent later than due.
     pub lateness: Delays,
@@ -151,12 +151,12 @@ pub struct Account {
     pub played: bool,
     /// The reason why the last undelivered record was not delivered.
     pub last_failure: Option<String>,
-    entries: Vec<Entry>,
+    entries: Vec<AttemptState>,
 }
 
 impl Account {
     pub fn new(plan: Plan) -> Account {
-        let clients = vec![Counts::default(); plan.clients.len()];
+        let clients = vec![ClientCounts::default(); plan.clients.len()];
         let series = Series::new(plan.clients.iter().map(|client| client.load.id.as_str()));
         Account { plan, clients, series, ..Account::default() }
     }
@@ -166,8 +166,8 @@ impl Account {
         self.clients.iter().map(|client| client.waiting).sum()
     }
 
-    pub fn total(&self) -> Counts {
-        let mut total = Counts::default();
+    pub fn total(&self) -> ClientCounts {
+        let mut total = ClientCounts::default();
         self.clients.iter().for_each(|client| total.add(client));
         total
     }
@@ -180,7 +180,7 @@ impl Account {
     }
 
     /// Applies an event. Returns the next attempt, if a record was rejected and its client retries.
-    pub fn apply(&mut self, event: &Event) -> Option<Attempt> {
+    pub fn apply(&mut self, event: &Event) -> Option<SendAttempt> {
         match event {
             Event::Sent { attempt, at } => self.sent(*attempt, *at),
             Event::Delivered { number, place } => self.entries.get_mut(*number)?.place = Some(*place),
@@ -201,8 +201,8 @@ impl Account {
         }
     }
 
-    fn sent(&mut self, attempt: Attempt, at: Duration) {
-        self.entries.push(Entry { attempt, place: None, undelivered: false, closed: false });
+    fn sent(&mut self, attempt: SendAttempt, at: Duration) {
+        self.entries.push(AttemptState { attempt, place: None, undelivered: false, closed: false });
         let counts = &mut self.clients[attempt.client];
         counts.sent += 1;
         counts.retries += u64::from(attempt.number > 1);
@@ -222,7 +222,7 @@ impl Account {
         }
     }
 
-    fn arrived(&mut self, number: usize, outcome: &Outcome, at: ArrivalTime) -> Option<Attempt> {
+    fn arrived(&mut self, number: usize, outcome: &Outcome, at: ArrivalTime) -> Option<SendAttempt> {
         let entry = self.entries.get_mut(number)?;
         let attempt = entry.attempt;
         let counts = &mut self.clients[attempt.client];
@@ -257,7 +257,7 @@ impl Account {
                 series.rejected[bucket] += 1;
                 *counts.rejected.entry(reason.clone()).or_default() += 1;
                 let wait = self.plan.clients[attempt.client].load.retry?.wait_after(attempt.number)?;
-                Some(Attempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
+                Some(SendAttempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
             }
         }
     }

@@ -30,7 +30,7 @@ use crate::signals::{self, Interrupts};
 use crate::sources::{ServiceError, service_of};
 use account::{Account, Event};
 use plan::Plan;
-use report::{Ended, Facts, Report, html, text};
+use report::{Ended, Facts, LoadReport, html, text};
 use scenario::Scenario;
 use session::{Session, SessionError};
 
@@ -106,7 +106,7 @@ pub fn run(args: &LoadArgs) -> Exit {
     }
 }
 
-fn play(args: &LoadArgs) -> Result<Report, LoadError> {
+fn play(args: &LoadArgs) -> Result<LoadReport, LoadError> {
     let settings = args.file.load()?.settings;
     let mut scenario = read(&args.scenario)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
@@ -144,7 +144,7 @@ fn write(path: &Path, text: &str) -> Result<(), LoadError> {
 /// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.
 fn measure(
     kafka: &Kafka, service: &Service, plan: Plan, read_back: bool, interrupts: &Interrupts,
-) -> Result<Report, SessionError> {
+) -> Result<LoadReport, SessionError> {
     let mut session = Session::start(kafka, service, plan, read_back)?;
     let patience = NO_PROGRESS_TIMEOUT.max(service.policy.cycle * 3);
     let (ended, sending) = watch(&mut session, read_back, patience, interrupts);
@@ -153,12 +153,12 @@ fn measure(
     let unknown = if read_back { lost::find(kafka, service, &mut account).err() } else { None };
     let total = start.instant.elapsed();
     let facts = Facts { run, started_us: start.epoch_us, ended, sending, total, unknown };
-    Ok(Report::new(&account, kafka, service, facts))
+    Ok(LoadReport::new(&account, kafka, service, facts))
 }
 
 /// Applies events until every record is accounted for or no more come out. Also returns how long the sending took.
 fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts: &Interrupts) -> (Ended, Duration) {
-    let mut progress = Progress::new(read_back);
+    let mut progress = ProgressLines::new(read_back);
     let mut last_progress = Instant::now();
     let (mut interrupted, mut sending) = (false, Duration::ZERO);
     loop {
@@ -194,7 +194,7 @@ fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts:
 }
 
 /// Prints the progress of a run on stderr: a line each second on a terminal, otherwise one every ten seconds.
-struct Progress {
+struct ProgressLines {
     interval: Duration,
     next: Duration,
     /// Outcomes are known.
@@ -203,10 +203,10 @@ struct Progress {
     before: (Duration, u64, u64),
 }
 
-impl Progress {
-    fn new(read_back: bool) -> Progress {
+impl ProgressLines {
+    fn new(read_back: bool) -> ProgressLines {
         let interval = Duration::from_secs(if std::io::stderr().is_terminal() { 1 } else { 10 });
-        Progress { interval, next: interval, read_back, before: (Duration::ZERO, 0, 0) }
+        ProgressLines { interval, next: interval, read_back, before: (Duration::ZERO, 0, 0) }
     }
 
     fn update(&mut self, now: Duration, account: &Account) {
@@ -251,7 +251,7 @@ mod tests {
         let account = Account::new(plan(
             "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"60s\"\n",
         ));
-        let line = |read_back| Progress::new(read_back).line(Duration::from_secs(10), &account);
+        let line = |read_back| ProgressLines::new(read_back).line(Duration::from_secs(10), &account);
         assert_eq!(line(false), "  10 s of 60: 0 sent (0/s), generator late by 0 s at most");
         assert!(line(true).contains(", 0 admitted (0/s), 0 rejected, 0 waiting, "), "{}", line(true));
     }

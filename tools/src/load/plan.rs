@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::scenario::{ClientLoad, Scenario};
-use super::schedule::{Profile, Shape};
+use super::schedule::{Profile, RecordShape};
 use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 
@@ -17,12 +17,12 @@ pub struct Plan {
     pub length: Duration,
     /// Source topics of the service.
     pub topics: Vec<String>,
-    pub clients: Vec<Client>,
+    pub clients: Vec<PlannedClient>,
 }
 
 /// A client of the plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Client {
+pub struct PlannedClient {
     pub load: ClientLoad,
     /// Index into [`Plan::topics`].
     pub topic: usize,
@@ -42,7 +42,7 @@ impl Plan {
             match source_of(load, service) {
                 Ok((topic, (named_by, text))) => {
                     let profile = Profile::new(&load.phases, per_second);
-                    clients.push(Client { load: load.clone(), topic, named_by, text, profile });
+                    clients.push(PlannedClient { load: load.clone(), topic, named_by, text, profile });
                 }
                 Err((key, problem, allowed)) => {
                     let service = Some(service.name.clone());
@@ -65,8 +65,8 @@ impl Plan {
     }
 }
 
-impl Client {
-    pub fn key(&self, shape: Shape) -> Option<Vec<u8>> {
+impl PlannedClient {
+    pub fn key(&self, shape: RecordShape) -> Option<Vec<u8>> {
         match self.named_by {
             ClientFrom::Key | ClientFrom::KeyPart(_) => Some(self.text.clone().into_bytes()),
             _ => (self.load.keys > 0).then(|| format!("{}-{}", self.load.id, shape.key).into_bytes()),
@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Returns the value of a record: JSON of the given size, truncated where the client id does not depend on it.
-    pub fn value(&self, shape: Shape, number: usize) -> Vec<u8> {
+    pub fn value(&self, shape: RecordShape, number: usize) -> Vec<u8> {
         let size = shape.value_bytes as usize;
         let named = if let ClientFrom::Json(path) = &self.named_by { json(path, &self.load.id) } else { String::new() };
         let mut value = format!("{{{named}\"loadNumber\":{number},\"loadFiller\":\"").into_bytes();
@@ -276,7 +276,7 @@ pub mod tests {
             scenario.clients[0].id.clone_from(&id);
             let plan = Plan::new(&scenario, &service).unwrap();
             let client = &plan.clients[0];
-            let shape = Shape { value_bytes, key: 3 };
+            let shape = RecordShape { value_bytes, key: 3 };
             let value = client.value(shape, 17);
             if !way.starts_with("json") {
                 prop_assert_eq!(value.len(), value_bytes as usize);

@@ -102,7 +102,7 @@ pub struct ClientLoad {
     /// The number of different keys; 0: null keys.
     pub keys: u32,
     /// The phases, one after the other.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<ScenarioPhase>,
     pub retry: Option<RetryPolicy>,
 }
 
@@ -120,7 +120,7 @@ impl Choice for Arrivals {}
 
 /// A part of a client's load, in which the rate changes linearly. A campaign has three phases.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Phase {
+pub struct ScenarioPhase {
     pub length: Duration,
     pub from: Rate,
     pub to: Rate,
@@ -252,13 +252,13 @@ fn client(table: &Section<'_>) -> Option<ClientLoad> {
     })
 }
 
-fn phases(section: &Section<'_>) -> Option<Vec<Phase>> {
+fn phases(section: &Section<'_>) -> Option<Vec<ScenarioPhase>> {
     let kind: PhaseKind = section.get("kind")?;
     let section = section.variant(&kind.to_string());
     let rate = |key| section.get::<Rate>(key);
     let phase = |length, from: Option<Rate>, to: Option<Rate>| {
         let length: Option<Duration> = section.get(length);
-        Some(Phase { length: length?, from: from?, to: to? })
+        Some(ScenarioPhase { length: length?, from: from?, to: to? })
     };
     match kind {
         PhaseKind::Steady => {

@@ -5,9 +5,9 @@ use std::{iter, time::Duration};
 use fastrand::Rng;
 use itertools::Itertools as _;
 
-use super::account::Attempt;
-use super::plan::{Client, Plan};
-use super::scenario::{Arrivals, Phase};
+use super::account::SendAttempt;
+use super::plan::{Plan, PlannedClient};
+use super::scenario::{Arrivals, ScenarioPhase};
 
 /// The rate of a client over time.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ impl Piece {
 
 impl Profile {
     /// Joins phases, at a service that takes `capacity_per_second` records per second.
-    pub fn new(phases: &[Phase], capacity_per_second: f64) -> Profile {
+    pub fn new(phases: &[ScenarioPhase], capacity_per_second: f64) -> Profile {
         let mut profile = Profile { pieces: Vec::new(), total: 0.0 };
         let mut start = 0.0;
         for phase in phases.iter().filter(|phase| phase.length > Duration::ZERO) {
@@ -75,20 +75,20 @@ impl Profile {
 
 /// The size of a record and the number of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct RecordShape {
     pub value_bytes: u32,
     pub key: u32,
 }
 
 /// Returns all first attempts of a plan.
-pub fn schedule(plan: &Plan) -> impl Iterator<Item = Attempt> {
+pub fn schedule(plan: &Plan) -> impl Iterator<Item = SendAttempt> {
     let clients = plan.clients.iter().enumerate();
     let attempts = clients.map(|(index, client)| attempts_of(client, index, plan.seed));
     attempts.kmerge_by(|a, b| (a.due, a.client) < (b.due, b.client))
 }
 
 /// Returns the first attempts of one client: positions on the profile's count of records, one record apart on average.
-fn attempts_of(client: &Client, index: usize, seed: u64) -> impl Iterator<Item = Attempt> {
+fn attempts_of(client: &PlannedClient, index: usize, seed: u64) -> impl Iterator<Item = SendAttempt> {
     // Times and shapes have generators of their own, so that another size does not move a record in time.
     let mut times = Rng::with_seed(seed ^ (index as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f));
     let mut shapes = times.fork();
@@ -102,8 +102,8 @@ fn attempts_of(client: &Client, index: usize, seed: u64) -> impl Iterator<Item =
         };
         let at = client.profile.moment(position)?;
         let (least, most) = client.load.value_bytes;
-        let shape = Shape { value_bytes: shapes.u32(least..=most), key: shapes.u32(0..client.load.keys.max(1)) };
-        Some(Attempt { client: index, shape, number: 1, intended: at, due: at })
+        let shape = RecordShape { value_bytes: shapes.u32(least..=most), key: shapes.u32(0..client.load.keys.max(1)) };
+        Some(SendAttempt { client: index, shape, number: 1, intended: at, due: at })
     })
 }
 
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    fn phase() -> impl Strategy<Value = Phase> {
+    fn phase() -> impl Strategy<Value = ScenarioPhase> {
         let rate = || {
             prop_oneof![
                 Just(Rate::PerSecond(0.0)),
@@ -135,14 +135,14 @@ mod tests {
             ]
         };
         let length = (1..20_000_u64).prop_map(Duration::from_millis);
-        (rate(), rate(), length).prop_map(|(from, to, length)| Phase { length, from, to })
+        (rate(), rate(), length).prop_map(|(from, to, length)| ScenarioPhase { length, from, to })
     }
 
     #[test]
     fn a_campaign_is_a_trapezoid() {
         let second = Duration::from_secs(1);
         let (base, peak) = (Rate::PerSecond(10.0), Rate::OfCapacity(0.5));
-        let phase = |seconds, from, to| Phase { length: seconds * second, from, to };
+        let phase = |seconds, from, to| ScenarioPhase { length: seconds * second, from, to };
         let profile = Profile::new(&[phase(2, base, peak), phase(4, peak, peak), phase(2, peak, base)], 100.0);
         assert_eq!(profile.total, 60.0 + 200.0 + 60.0);
         assert_eq!(profile.expected(second), 20.0);
@@ -155,7 +155,7 @@ mod tests {
     fn pauses_are_skipped() {
         let steady = |rate| {
             let rate = Rate::PerSecond(rate);
-            Phase { length: Duration::from_secs(5), from: rate, to: rate }
+            ScenarioPhase { length: Duration::from_secs(5), from: rate, to: rate }
         };
         let profile = Profile::new(&[steady(0.0), steady(1.0), steady(0.0), steady(1.0)], 1.0);
         assert_eq!([0.0, 4.0, 5.0].map(|n| profile.moment(n).unwrap().as_secs()), [5, 9, 15]);

@@ -10,7 +10,7 @@ use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, NAME,
 use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
 
-use super::account::{Account, ArrivalTime, Attempt, Event, Outcome};
+use super::account::{Account, ArrivalTime, Event, Outcome, SendAttempt};
 use super::{plan::Plan, schedule::schedule};
 
 /// The header that marks a record of a run and comes out with it on the other side: `RUN/NUMBER/INTENDED/ATTEMPT`, with
@@ -52,7 +52,7 @@ pub struct Session {
     pub start: Start,
     events: Receiver<Event>,
     /// The channel for retries; `None` once nothing more is to be sent.
-    orders: Option<Sender<Attempt>>,
+    orders: Option<Sender<SendAttempt>>,
     /// Retries that were ordered and not sent yet.
     ordered: u64,
     player: JoinHandle<()>,
@@ -206,7 +206,7 @@ struct Player<'a, F> {
     events: Sender<Event>,
     /// Attempts by the time at which they are due and their order of arrival. Of the first attempts, only the next one
     /// is among them.
-    pending: BTreeMap<(Duration, usize), Attempt>,
+    pending: BTreeMap<(Duration, usize), SendAttempt>,
     queued: usize,
     /// The number of records that were sent.
     sent: usize,
@@ -219,7 +219,7 @@ impl<'a, E: Display, F: FnMut(&LoadRecord<'_>) -> Result<bool, E>> Player<'a, F>
     }
 
     /// Sends until the other end of `orders`, through which retries come, is dropped.
-    fn play(mut self, orders: &Receiver<Attempt>) {
+    fn play(mut self, orders: &Receiver<SendAttempt>) {
         let mut schedule = schedule(self.plan);
         self.advance(&mut schedule);
         loop {
@@ -241,20 +241,20 @@ impl<'a, E: Display, F: FnMut(&LoadRecord<'_>) -> Result<bool, E>> Player<'a, F>
         }
     }
 
-    fn advance(&mut self, schedule: &mut impl Iterator<Item = Attempt>) {
+    fn advance(&mut self, schedule: &mut impl Iterator<Item = SendAttempt>) {
         match schedule.next() {
             Some(first) => self.queue(first),
             None => self.report(Event::Played),
         }
     }
 
-    fn queue(&mut self, attempt: Attempt) {
+    fn queue(&mut self, attempt: SendAttempt) {
         self.pending.insert((attempt.due, self.queued), attempt);
         self.queued += 1;
     }
 
     /// Sends one record. Returns `false` if the run was interrupted meanwhile.
-    fn send(&mut self, attempt: Attempt, orders: &Receiver<Attempt>) -> bool {
+    fn send(&mut self, attempt: SendAttempt, orders: &Receiver<SendAttempt>) -> bool {
         let number = self.sent;
         self.sent += 1;
         // Reported before the record is sent: otherwise its delivery might be reported first.
@@ -294,7 +294,7 @@ impl<'a, E: Display, F: FnMut(&LoadRecord<'_>) -> Result<bool, E>> Player<'a, F>
 
 #[cfg(test)]
 mod tests {
-    use super::super::{plan::tests::plan, schedule::Shape};
+    use super::super::{plan::tests::plan, schedule::RecordShape};
     use super::*;
 
     #[test]
@@ -318,9 +318,9 @@ mod tests {
         let plan = plan(BURST);
         let (events, reported) = mpsc::channel();
         let (order, orders) = mpsc::channel();
-        let shape = Shape { value_bytes: 5, key: 0 };
+        let shape = RecordShape { value_bytes: 5, key: 0 };
         let (intended, due) = (Duration::from_secs(3), Duration::from_secs(4));
-        order.send(Attempt { client: 0, shape, number: 2, intended, due }).unwrap();
+        order.send(SendAttempt { client: 0, shape, number: 2, intended, due }).unwrap();
         let count = schedule(&plan).count() + 1;
         let (mut taken, mut asked, mut order) = (Vec::new(), 0, Some(order));
         let produce = |record: &LoadRecord<'_>| {

@@ -48,7 +48,7 @@ impl Bound {
 
 /// The answer to a goal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct SearchResult {
     /// The smallest capacity, to half a percent, and its outcome; `None` if the largest one does not suffice.
     pub answer: Option<(u64, Outcome)>,
     /// The number of simulations.
@@ -63,7 +63,7 @@ pub struct Found {
 /// Those of `simulate`.
 pub fn find<E>(
     goal: &Goal, largest: u64, mut simulate: impl FnMut(u64) -> Result<Outcome, E>,
-) -> Result<Option<Found>, E> {
+) -> Result<Option<SearchResult>, E> {
     let mut runs = 0;
     let mut try_out = |capacity: u64| {
         runs += 1;
@@ -72,7 +72,7 @@ pub fn find<E>(
     let (mut low, mut high) = (0, largest.max(1));
     let Some((met, mut outcome)) = try_out(high)? else { return Ok(None) };
     if !met {
-        return Ok(Some(Found { answer: None, runs, monotone: true }));
+        return Ok(Some(SearchResult { answer: None, runs, monotone: true }));
     }
     while high - low > (high / PRECISION).max(1) {
         let middle = low + (high - low) / 2;
@@ -84,7 +84,7 @@ pub fn find<E>(
     let step = (high / PRECISION).max(1);
     let mut agrees = |capacity, expected| Ok(try_out(capacity)?.is_some_and(|(met, _)| met == expected));
     let monotone = (high == largest || agrees(high + step, true)?) && (low <= step || agrees(low - step, false)?);
-    Ok(Some(Found { answer: Some((high, outcome)), runs, monotone }))
+    Ok(Some(SearchResult { answer: Some((high, outcome)), runs, monotone }))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use watermaster_settings::Service;
 use watermaster_settings::config::ConfigErrors;
 
-use crate::load::plan::{Client, Plan};
+use crate::load::plan::{Plan, PlannedClient};
 use crate::load::scenario::{RetryPolicy, Scenario};
 use crate::load::schedule::schedule;
 use crate::trace_file::reader::TraceSource;
@@ -51,7 +51,7 @@ impl Planned {
         let mut writer = TraceWriter::new(Vec::new(), options)?;
         let numbers: Vec<u32> = plan.clients.iter().map(|client| writer.client(&client.load.id)).collect();
         for attempt in schedule(&plan) {
-            let Client { topic, .. } = plan.clients[attempt.client];
+            let PlannedClient { topic, .. } = plan.clients[attempt.client];
             writer.push(TraceRecord {
                 at_ms: START_MS + attempt.due.as_millis() as u64,
                 client: numbers[attempt.client],

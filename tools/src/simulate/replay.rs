@@ -17,7 +17,7 @@ use watermaster_core::units::Time;
 use super::retries::Returning;
 use super::senders::Senders;
 use super::service::{OpenRecord, ServiceModel, ServiceOutcome, ServiceQueue};
-use super::tally::{Backlog, ClientResult, SimulatedAttempt, Tally};
+use super::tally::{ClientResult, SimulatedAttempt, SimulatedBacklog, Tally};
 use crate::trace_file::{Contents, FIRST_CLIENT, TraceError, TraceReader, TraceRecord};
 
 /// The most records that are read between two looks at the throttle's actions, as in the engine.
@@ -82,8 +82,8 @@ pub struct Replay<'t> {
     waiting: Vec<SimulatedAttempt>,
     returning: Returning,
     service: Option<ServiceQueue>,
-    backlog: Backlog,
-    largest_backlog: Backlog,
+    backlog: SimulatedBacklog,
+    largest_backlog: SimulatedBacklog,
     /// By client of the trace.
     tallies: Vec<Tally>,
 }
@@ -124,8 +124,8 @@ impl<'t> Replay<'t> {
             waiting: Vec::new(),
             returning: Returning::default(),
             service: options.service.map(|model| ServiceQueue::new(model, options.threshold, counted_from)),
-            backlog: Backlog::default(),
-            largest_backlog: Backlog::default(),
+            backlog: SimulatedBacklog::default(),
+            largest_backlog: SimulatedBacklog::default(),
             tallies: (0..clients).map(|_| Tally::default()).collect(),
         };
         for (number, log) in (0u32..).zip(&replay.logs) {

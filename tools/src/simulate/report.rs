@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
 use watermaster_settings::Service;
 
-use super::find::{Bound, Found, Goal};
+use super::find::{Bound, Goal, SearchResult};
 use super::live::{self, Comparison};
 use super::replay::{Outcome, ReplayOptions};
 use super::sweep::Rules;
@@ -53,7 +53,7 @@ pub struct FoundCapacity {
     pub goal: Goal,
     /// The largest capacity that was tried.
     pub largest: u64,
-    pub found: Found,
+    pub found: SearchResult,
 }
 
 impl WhatIf {
@@ -202,7 +202,7 @@ impl FoundCapacity {
             }
             Bound::Rejected(millionths) => format!("at most {} % of {client} rejected", f64::from(millionths) / 1e4),
         };
-        let Found { answer, runs, monotone } = &self.found;
+        let SearchResult { answer, runs, monotone } = &self.found;
         let doubt = if *monotone { "" } else { "; a step beside it does not agree: look at a sweep around it" };
         match answer {
             Some((capacity, _)) => format!("{capacity} is the smallest for {goal} ({runs} simulations){doubt}"),

@@ -24,8 +24,8 @@ pub struct Tally {
     delays: Waits,
     /// Records that the modelled service finished: the times from their first attempts to then.
     finished: Waits,
-    waiting: Backlog,
-    largest: Backlog,
+    waiting: SimulatedBacklog,
+    largest: SimulatedBacklog,
     above: TimeAbove,
 }
 
@@ -105,14 +105,14 @@ pub struct SimulatedAttempt {
 
 /// Records that wait, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Backlog {
+pub struct SimulatedBacklog {
     pub records: u64,
     pub bytes: u64,
 }
 
-impl Backlog {
+impl SimulatedBacklog {
     /// Adds a record, and raises each number of `largest` to that of this backlog.
-    pub fn add(&mut self, bytes: u32, largest: &mut Backlog) {
+    pub fn add(&mut self, bytes: u32, largest: &mut SimulatedBacklog) {
         self.records += 1;
         self.bytes += u64::from(bytes);
         largest.records = largest.records.max(self.records);
@@ -265,7 +265,7 @@ pub struct ClientResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_seconds: Option<SimulatedDelays>,
     /// The largest backlog.
-    pub backlog: Backlog,
+    pub backlog: SimulatedBacklog,
     /// The time in which a record had waited for longer than the threshold; `null` for all clients together.
     pub seconds_above: Option<f64>,
 }
@@ -327,11 +327,11 @@ mod tests {
 
     #[test]
     fn the_largest_backlog_is_kept() {
-        let (mut backlog, mut largest) = (Backlog::default(), Backlog::default());
+        let (mut backlog, mut largest) = (SimulatedBacklog::default(), SimulatedBacklog::default());
         backlog.add(10, &mut largest);
         backlog.add(5, &mut largest);
         backlog.remove(10);
         backlog.add(1, &mut largest);
-        assert_eq!(largest, Backlog { records: 2, bytes: 15 });
+        assert_eq!(largest, SimulatedBacklog { records: 2, bytes: 15 });
     }
 }

@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, time::Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::fetch::{Answer, ServiceStatus, add_rates};
+use super::fetch::{InstanceAnswer, ServiceStatus, add_rates};
 use super::table::Sort;
 
 /// Rows that a page key scrolls.
@@ -12,7 +12,7 @@ const PAGE: usize = 10;
 
 /// The state of the connection to the instance.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub enum Link {
+pub enum LinkState {
     /// The first answer is not there yet.
     #[default]
     Asked,
@@ -31,7 +31,7 @@ pub struct App {
     pub colour: bool,
     /// The last answer.
     pub services: Vec<ServiceStatus>,
-    pub link: Link,
+    pub link: LinkState,
     pub sort: Sort,
     pub help: bool,
     /// The number of clients above the screen.
@@ -47,18 +47,18 @@ impl App {
     }
 
     /// Takes over an answer. The last services stay if there is none.
-    pub fn receive(&mut self, answer: Answer) {
+    pub fn receive(&mut self, answer: InstanceAnswer) {
         match answer.outcome {
             Ok(mut services) => {
                 if let Some(before) = self.answered.replace(answer.at) {
                     add_rates(&mut services, &self.services, answer.at.duration_since(before));
                 }
                 self.services = services;
-                self.link = Link::Up;
+                self.link = LinkState::Up;
             }
             Err(error) => {
-                let since = if let Link::Down { since, .. } = self.link { since } else { answer.at };
-                self.link = Link::Down { since, reason: error.to_string() };
+                let since = if let LinkState::Down { since, .. } = self.link { since } else { answer.at };
+                self.link = LinkState::Down { since, reason: error.to_string() };
             }
         }
     }
@@ -86,14 +86,14 @@ impl App {
 
     /// Returns the index of the service that is shown.
     pub fn chosen(&self) -> usize {
-        let named = |name: &String| self.services.iter().position(|service| service.name == *name);
+        let named = |name: &String| self.services.iter().position(|service| service.figures.name == *name);
         self.chosen.as_ref().and_then(named).unwrap_or(0)
     }
 
     fn choose(&mut self, further: usize) {
         if !self.services.is_empty() {
             let chosen = (self.chosen() + further) % self.services.len();
-            self.chosen = Some(self.services[chosen].name.clone());
+            self.chosen = Some(self.services[chosen].figures.name.clone());
             self.scroll = 0;
         }
     }
@@ -115,15 +115,19 @@ pub mod tests {
     /// Builds a screen with these services, a second after the first answer.
     pub fn app(names: &[&str], colour: bool) -> App {
         let mut app = App::new("http://127.0.0.1:9464".to_owned(), colour);
-        let named = |name: &&str| ServiceStatus { name: (*name).to_owned(), ..service() };
+        let named = |name: &&str| {
+            let mut service = service();
+            service.figures.name = (*name).to_owned();
+            service
+        };
         let now: Vec<ServiceStatus> = names.iter().map(named).collect();
         let mut before = now.clone();
         for client in before.iter_mut().flat_map(|service| &mut service.clients) {
-            client.admitted -= 20;
+            client.view.done.admitted -= 20;
         }
         let start = Instant::now();
-        app.receive(Answer { at: start, outcome: Ok(before) });
-        app.receive(Answer { at: start + Duration::from_secs(1), outcome: Ok(now) });
+        app.receive(InstanceAnswer { at: start, outcome: Ok(before) });
+        app.receive(InstanceAnswer { at: start + Duration::from_secs(1), outcome: Ok(now) });
         app
     }
 
@@ -136,11 +140,15 @@ pub mod tests {
         let mut app = app(&["a", "b", "c"], false);
         let chosen = [KeyCode::Tab, KeyCode::Right, KeyCode::Tab, KeyCode::Left, KeyCode::BackTab].map(|code| {
             press(&mut app, &[code]);
-            app.services[app.chosen()].name.clone()
+            app.services[app.chosen()].figures.name.clone()
         });
         assert_eq!(chosen, ["b", "c", "a", "c", "b"]);
-        app.receive(Answer { at: Instant::now(), outcome: Ok(vec![service()]) });
-        assert_eq!(app.services[app.chosen()].name, "kyc", "the first service replaces a chosen one that is gone");
+        app.receive(InstanceAnswer { at: Instant::now(), outcome: Ok(vec![service()]) });
+        assert_eq!(
+            app.services[app.chosen()].figures.name,
+            "kyc",
+            "the first service replaces a chosen one that is gone"
+        );
     }
 
     #[test]
@@ -172,11 +180,14 @@ pub mod tests {
             (0, EndpointError::TokenNeeded("why".to_owned()).into()),
             (1, EndpointError::TokenRefused("why".to_owned()).into()),
         ] {
-            app.receive(Answer { at: start + Duration::from_secs(seconds), outcome: Err(error) });
+            app.receive(InstanceAnswer { at: start + Duration::from_secs(seconds), outcome: Err(error) });
         }
-        assert_eq!(app.link, Link::Down { since: start, reason: "it does not accept this token (why)".to_owned() });
+        assert_eq!(
+            app.link,
+            LinkState::Down { since: start, reason: "it does not accept this token (why)".to_owned() }
+        );
         assert_eq!(app.services.len(), 1);
-        app.receive(Answer { at: start + Duration::from_secs(2), outcome: Ok(vec![service()]) });
-        assert_eq!(app.link, Link::Up);
+        app.receive(InstanceAnswer { at: start + Duration::from_secs(2), outcome: Ok(vec![service()]) });
+        assert_eq!(app.link, LinkState::Up);
     }
 }

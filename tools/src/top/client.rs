@@ -1,62 +1,31 @@
 //! One client in detail, as `GET /v1/services/{name}/clients/{client}` shows it.
 
-use serde::{Deserialize, Serialize};
+use watermaster_api::{ClientDetail, ClientView};
 
+use super::fetch::FoundClient;
 use crate::format::{decimal, printable, seconds};
 
-/// A client of a service.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ClientDetail {
-    /// The name of the service, which the answer does not have.
-    #[serde(default)]
-    pub service: String,
-    name: String,
-    wants: u64,
-    default_share: f64,
-    granted: u64,
-    admitted_in_cycle: u64,
-    admitted_in_last_cycle: u64,
-    used_ratio: f64,
-    limit: Option<u64>,
-    backlog: u64,
-    backlog_bytes: u64,
-    oldest_seconds: f64,
-    /// `None` where it says nothing.
-    next_admission_seconds: Option<f64>,
-    delays: Delays,
-    /// The delays that enforcing would have given.
-    shadow_delays: Delays,
-}
-
-/// The delays of admitted records since start.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Delays {
-    records: u64,
-    p50_seconds: Option<f64>,
-    p99_seconds: Option<f64>,
-    longest_seconds: f64,
-}
-
 /// Writes a client as plain text.
-pub fn plain(client: &ClientDetail) -> String {
-    let limit = client.limit.map_or("none".to_owned(), |limit| format!("{limit} records in a cycle"));
-    let next = match client.next_admission_seconds {
+pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
+    let limit = detail.limit.map_or("none".to_owned(), |limit| format!("{limit} records in a cycle"));
+    let next = match detail.next_admission_seconds {
         None => "is not known".to_owned(),
         Some(0.0) => "goes at once".to_owned(),
         Some(time) => format!("goes in about {}", seconds(time)),
     };
-    let ClientDetail { wants, granted, admitted_in_cycle, admitted_in_last_cycle, backlog, backlog_bytes, .. } = client;
-    let (share, used) = (decimal(client.default_share), decimal(client.used_ratio * 100.0));
+    let ClientDetail { client, admitted_in_cycle, admitted_in_last_cycle, backlog_bytes, .. } = detail;
+    let ClientView { name, wants, granted, default_share, done, oldest_seconds, .. } = client;
+    let (share, used) = (decimal(*default_share), decimal(detail.used_ratio * 100.0));
     let mut lines = vec![
-        format!("{} of {}", printable(&client.name), printable(&client.service)),
+        format!("{} of {}", printable(name), printable(service)),
         format!("wants      {wants}"),
         format!("granted    {granted}, default share {share}"),
         format!("admitted   {admitted_in_cycle} in this cycle, {admitted_in_last_cycle} in the last one ({used} %)"),
         format!("own limit  {limit}"),
-        format!("backlog    {backlog} records, {backlog_bytes} bytes, oldest {}", seconds(client.oldest_seconds)),
+        format!("backlog    {} records, {backlog_bytes} bytes, oldest {}", done.backlog, seconds(*oldest_seconds)),
         format!("next       a record that is sent now {next}"),
     ];
-    for (title, delays) in [("delays   ", &client.delays), ("in shadow", &client.shadow_delays)] {
+    for (title, delays) in [("delays   ", &detail.delays), ("in shadow", &detail.shadow_delays)] {
         if let (Some(p50), Some(p99)) = (delays.p50_seconds, delays.p99_seconds) {
             let (p50, p99, longest) = (seconds(p50), seconds(p99), seconds(delays.longest_seconds));
             lines.push(format!("{title}  {} records, p50 {p50}, p99 {p99}, longest {longest}", delays.records));
@@ -79,8 +48,10 @@ mod tests {
             "name": "credit-card", "wants": 6_350, "default_share": 50.0, "granted": 72, "admitted_in_cycle": 31,
             "admitted_in_last_cycle": 72, "used_ratio": 0.36, "limit": null, "backlog": 6_334, "backlog_bytes": 633_400,
             "oldest_seconds": 4.25, "next_admission_seconds": 88.0, "delays": delays, "shadow_delays": none,
+            "configured": true, "admitted": 9, "delayed": 8, "rejected": {}, "lent": 0.0, "borrowed": 22.0,
+            "shadow": { "admitted": 0, "delayed": 0, "rejected": {}, "backlog": 0 },
         });
-        let client: ClientDetail = serde_json::from_value(answer).unwrap();
+        let detail = serde_json::from_value(answer).unwrap();
         let expected = "\
 credit-card of kyc
 wants      6350
@@ -90,6 +61,6 @@ own limit  none
 backlog    6334 records, 633400 bytes, oldest 4.2 s
 next       a record that is sent now goes in about 88 s
 delays     8462 records, p50 3.1 s, p99 4 s, longest 4.2 s";
-        assert_eq!(plain(&ClientDetail { service: "kyc".to_owned(), ..client }), expected);
+        assert_eq!(plain(&FoundClient { service: "kyc".to_owned(), detail }), expected);
     }
 }

@@ -1,129 +1,53 @@
 //! Asks an instance for its services, and compares two answers.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use watermaster_api::{ClientDetail, ClientView, DecisionsView, GroupFigures, PaceFigures, ServiceFigures};
 
-use super::client::ClientDetail;
 use crate::endpoint::{Endpoint, EndpointError, percent_encoded};
-use crate::format::{printable, seconds};
 
-/// A service, as `GET /v1/services` shows it.
+/// A service, as `GET /v1/services` shows it, with its group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    pub name: String,
-    pub mode: String,
-    pub enforce: bool,
-    pub capacity: u64,
-    pub cycle_seconds: f64,
-    pub cycle: u64,
-    pub window_admitted: u64,
-    pub window_admitted_max: u64,
-    pub ready: bool,
-    pub trouble: Option<String>,
-    /// The search for the capacity; `None` if the service has none.
-    #[serde(default)]
-    pub pace: Option<PaceStatus>,
+    #[serde(flatten)]
+    pub figures: ServiceFigures,
+    pub pace: Option<PaceFigures>,
     /// Sorted by name.
     pub clients: Vec<ClientStatus>,
     /// Asked for apart; `None` if the instance has the capacity for itself.
     #[serde(skip_deserializing)]
-    pub group: Option<GroupStatus>,
+    pub group: Option<GroupFigures>,
 }
 
-/// The search for the capacity of a service. Rates are in records per cycle.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PaceStatus {
-    pub state: String,
-    /// `observe` or `apply`.
-    pub control: String,
-    pub found: Option<u64>,
-    pub at_least: bool,
-    pub floor: u64,
-    pub ceiling: u64,
-    pub late_seconds: f64,
-}
-
-impl fmt::Display for PaceStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.found {
-            Some(found) if self.at_least => write!(f, "the service takes at least {found}"),
-            Some(found) => write!(f, "the service takes {found}"),
-            None => write!(f, "the capacity is not known"),
-        }?;
-        let late = (self.late_seconds * 10.0).round() / 10.0;
-        write!(f, " ({}; {} late)", printable(&self.state).replace('_', " "), seconds(late))?;
-        let bounds = (self.control == "apply").then_some((self.floor, self.ceiling));
-        bounds.map_or(Ok(()), |(floor, ceiling)| write!(f, ", floor {floor}, ceiling {ceiling}"))
-    }
-}
-
-/// The group that shares the capacity of a service, as `GET /v1/services/{name}/group` shows it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GroupStatus {
-    /// The state of the instance that answers; `None` if it is in no group.
-    pub state: Option<String>,
-    pub hold: u64,
-    pub configurations: u64,
-    pub members: Vec<MemberStatus>,
-}
-
-/// One member of a group.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct MemberStatus {
-    pub instance: String,
-    pub state: String,
-    pub hold: u64,
-    pub used: u64,
-    pub target: u64,
-    pub state_age_seconds: f64,
-}
-
-/// A client of a service. Counts are since start.
+/// A client of a service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientStatus {
-    pub name: String,
-    pub wants: u64,
-    pub default_share: f64,
-    pub granted: u64,
-    pub admitted: u64,
-    /// The time that the oldest delayed record has waited for.
-    #[serde(default)]
-    pub oldest_seconds: f64,
     #[serde(flatten)]
-    pub enforced: Decisions,
-    /// The decisions that shadow mode would have taken.
-    pub shadow: Decisions,
+    pub view: ClientView,
     /// Added by [`add_rates`]; `None` without an earlier answer to compare with.
     #[serde(skip_deserializing)]
     pub per_second: Option<Rates>,
 }
 
-/// Records that were, or would have been, delayed or rejected.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Decisions {
-    pub delayed: u64,
-    pub rejected: BTreeMap<String, u64>,
-    pub backlog: u64,
-}
-
-impl Decisions {
-    pub fn rejected_total(&self) -> u64 {
-        self.rejected.values().sum()
-    }
-}
-
 impl ServiceStatus {
     /// Returns the decisions that were taken or, in shadow mode, would have been.
-    pub fn decisions<'c>(&self, client: &'c ClientStatus) -> &'c Decisions {
-        if self.enforce { &client.enforced } else { &client.shadow }
+    pub fn decisions<'c>(&self, client: &'c ClientStatus) -> &'c DecisionsView {
+        if self.figures.enforce { &client.view.done } else { &client.view.shadow }
     }
+}
+
+/// A client with the name of its service, which the answer does not have.
+#[derive(Debug, Serialize)]
+pub struct FoundClient {
+    pub service: String,
+    #[serde(flatten)]
+    pub detail: ClientDetail,
 }
 
 #[derive(Deserialize)]
-struct Body {
+struct ServicesAnswer {
     services: Vec<ServiceStatus>,
 }
 
@@ -144,7 +68,7 @@ pub enum FetchError {
 
 /// An answer of an instance, or the reason why there is none.
 #[derive(Debug)]
-pub struct Answer {
+pub struct InstanceAnswer {
     pub at: Instant,
     pub outcome: Result<Vec<ServiceStatus>, FetchError>,
 }
@@ -162,20 +86,17 @@ impl Instance {
     }
 
     /// Asks for the services.
-    pub fn ask(&self) -> Answer {
-        Answer { outcome: self.services(), at: Instant::now() }
+    pub fn ask(&self) -> InstanceAnswer {
+        InstanceAnswer { outcome: self.services(), at: Instant::now() }
     }
 
     /// Asks for one client of each service that knows it.
-    pub fn client(&self, name: &str) -> Result<Vec<ClientDetail>, FetchError> {
+    pub fn client(&self, name: &str) -> Result<Vec<FoundClient>, FetchError> {
         let mut found = Vec::new();
         for service in self.services()? {
-            let path = format!("/v1/services/{}/clients/{}", service.name, percent_encoded(name));
-            match self.get::<ClientDetail>(&path) {
-                Ok(mut client) => {
-                    client.service = service.name;
-                    found.push(client);
-                }
+            let service = service.figures.name;
+            match self.get(&format!("/v1/services/{service}/clients/{}", percent_encoded(name))) {
+                Ok(detail) => found.push(FoundClient { service, detail }),
                 Err(FetchError::Status(404)) => {}
                 Err(other) => return Err(other),
             }
@@ -185,10 +106,11 @@ impl Instance {
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
         let mut services = Vec::new();
-        for service in self.choose(self.get::<Body>("/v1/services")?.services)? {
-            match self.get::<GroupStatus>(&format!("/v1/services/{}/group", service.name)) {
+        for service in self.choose(self.get::<ServicesAnswer>("/v1/services")?.services)? {
+            match self.get(&format!("/v1/services/{}/group", service.figures.name)) {
                 Ok(group) => {
-                    services.push(ServiceStatus { group: Some(group).filter(|g| g.state.is_some()), ..service })
+                    let group = Some(group).filter(|group: &GroupFigures| group.state.is_some());
+                    services.push(ServiceStatus { group, ..service });
                 }
                 // A reload removed the service meanwhile.
                 Err(FetchError::Status(404)) => {}
@@ -207,8 +129,8 @@ impl Instance {
 
     fn choose(&self, mut services: Vec<ServiceStatus>) -> Result<Vec<ServiceStatus>, FetchError> {
         let Some(name) = &self.service else { return Ok(services) };
-        let known: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
-        services.retain(|service| service.name == *name);
+        let known: Vec<_> = services.iter().map(|service| service.figures.name.clone()).collect();
+        services.retain(|service| service.figures.name == *name);
         if services.is_empty() {
             return Err(FetchError::NoService { name: name.clone(), known: known.join(", ") });
         }
@@ -238,20 +160,21 @@ impl Rates {
 /// Adds rates to the clients of `now`, compared with an earlier answer.
 pub fn add_rates(now: &mut [ServiceStatus], before: &[ServiceStatus], elapsed: Duration) {
     for service in now {
-        let Some(before) = before.iter().find(|before| before.name == service.name) else { continue };
+        let Some(before) = before.iter().find(|before| before.figures.name == service.figures.name) else { continue };
         // The counts of another mode can't be compared, nor those of another process: its cycles start anew.
-        if before.cycle > service.cycle || before.enforce != service.enforce {
+        let (then, now) = (&before.figures, &service.figures);
+        if then.cycle > now.cycle || then.enforce != now.enforce {
             continue;
         }
         let counts = |service: &ServiceStatus, client: &ClientStatus| {
             let decisions = service.decisions(client);
-            [client.admitted, decisions.delayed, decisions.rejected_total()]
+            [client.view.done.admitted, decisions.delayed, decisions.rejected_total()]
         };
         let earlier: HashMap<&str, [u64; 3]> =
-            before.clients.iter().map(|client| (client.name.as_str(), counts(before, client))).collect();
+            before.clients.iter().map(|client| (client.view.name.as_str(), counts(before, client))).collect();
         let rates = |client: &ClientStatus| {
             // The counts of a new client start at 0.
-            let earlier = earlier.get(client.name.as_str()).copied().unwrap_or_default();
+            let earlier = earlier.get(client.view.name.as_str()).copied().unwrap_or_default();
             Rates::between(earlier, counts(service, client), elapsed)
         };
         let rates: Vec<_> = service.clients.iter().map(rates).collect();
@@ -271,7 +194,7 @@ pub mod tests {
         let client = |name: &str, wants: u64, granted: u64, admitted: u64, delayed: u64, backlog: u64| {
             json!({
                 "name": name, "wants": wants, "default_share": 50.0, "granted": granted, "admitted": admitted,
-                "delayed": delayed, "rejected": {}, "backlog": backlog, "lent": 0.0, "borrowed": 0.0,
+                "delayed": delayed, "rejected": {}, "backlog": backlog, "lent": 0.0, "borrowed": 0.0, "oldest_seconds": 0.0,
                 "shadow": { "admitted": 0, "delayed": 0, "rejected": {}, "backlog": 0 },
             })
         };
@@ -289,7 +212,7 @@ pub mod tests {
     }
 
     /// Returns the status of a group of three instances, of which one is silent and one has stopped.
-    pub fn group() -> GroupStatus {
+    pub fn group() -> GroupFigures {
         let member = |instance: &str, state: &str, hold: u64, used: u64, target: u64, age: f64| {
             json!({
                 "instance": instance, "life": "00000000000000a0", "state": state, "hold": hold, "used": used,
@@ -310,8 +233,8 @@ pub mod tests {
 
     #[test]
     fn an_answer_is_understood() {
-        let card = &service().clients[1];
-        assert_eq!((card.name.as_str(), card.admitted, card.enforced.backlog), ("credit-card", 2_266, 6_334));
+        let card = &service().clients[1].view;
+        assert_eq!((card.name.as_str(), card.done.admitted, card.done.backlog), ("credit-card", 2_266, 6_334));
     }
 
     #[test]
@@ -360,7 +283,7 @@ pub mod tests {
     #[test]
     fn after_a_restart_there_are_no_rates() {
         let (mut before, mut now) = (service(), [service()]);
-        before.cycle = now[0].cycle + 1;
+        before.figures.cycle = now[0].figures.cycle + 1;
         add_rates(&mut now, &[before], SECOND);
         assert!(now[0].clients.iter().all(|client| client.per_second.is_none()));
     }
@@ -368,25 +291,15 @@ pub mod tests {
     #[test]
     fn shadow_mode_counts_records_that_would_be_delayed_or_rejected() {
         let mut before = service();
-        before.enforce = false;
+        before.figures.enforce = false;
         let mut now = [before.clone()];
-        let client = &mut now[0].clients[0];
-        client.admitted += 10;
-        client.enforced.delayed += 100;
-        client.shadow.delayed += 4;
-        *client.shadow.rejected.entry("expired".to_owned()).or_default() += 2;
+        let ClientView { done, shadow, .. } = &mut now[0].clients[0].view;
+        done.admitted += 10;
+        done.delayed += 100;
+        shadow.delayed += 4;
+        *shadow.rejected.entry("expired".into()).or_default() += 2;
         add_rates(&mut now, &[before], 2 * SECOND);
         let expected = Rates { admitted: 5.0, delayed: 2.0, rejected: 1.0 };
         assert_eq!(now[0].clients[0].per_second, Some(expected));
-    }
-
-    #[test]
-    fn the_found_capacity_is_one_line() {
-        let pace = json!({ "state": "at_floor", "control": "apply", "found": 1_940, "at_least": false, "floor": 200,
-            "ceiling": 8_000, "late_seconds": 0.31 });
-        let pace: PaceStatus = serde_json::from_value(pace).unwrap();
-        assert_eq!(pace.to_string(), "the service takes 1940 (at floor; 300 ms late), floor 200, ceiling 8000");
-        let observed = PaceStatus { control: "observe".to_owned(), at_least: true, ..pace };
-        assert_eq!(observed.to_string(), "the service takes at least 1940 (at floor; 300 ms late)");
     }
 }

@@ -27,7 +27,7 @@ use serde_json::json;
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use crate::endpoint::{TokenArg, TokenFileError, UrlArg};
 pub(crate) use app::App;
-use fetch::{Answer, FetchError, Instance, ServiceStatus, add_rates};
+use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
 
 /// The interval between two requests. Snapshots are renewed at least twice as often.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
     Ok(ended?)
 }
 
-fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>) -> io::Result<()> {
+fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<InstanceAnswer>) -> io::Result<()> {
     loop {
         while let Ok(answer) = answers.try_recv() {
             app.receive(answer);
@@ -126,7 +126,7 @@ fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>
 }
 
 /// Asks once per [`ASK_INTERVAL`] until the receiver is dropped.
-fn ask_repeatedly(instance: Instance) -> Receiver<Answer> {
+fn ask_repeatedly(instance: Instance) -> Receiver<InstanceAnswer> {
     let (sender, answers) = mpsc::channel();
     thread::spawn(move || {
         while sender.send(instance.ask()).is_ok() {

@@ -4,8 +4,9 @@ use std::iter;
 
 use ratatui::text::Span;
 use unicode_truncate::UnicodeTruncateStr as _;
+use watermaster_api::{GroupFigures, MemberView};
 
-use super::fetch::{ClientStatus, GroupStatus, MemberStatus, ServiceStatus};
+use super::fetch::{ClientStatus, ServiceStatus};
 use crate::format::{lends_or_borrows, printable};
 
 /// A column beside the names.
@@ -25,9 +26,9 @@ const fn column(
 }
 
 static COLUMNS: [Column; 7] = [
-    column("wants", 4, |_, client| Some(client.wants as f64), count),
-    column("granted", 6, |_, client| Some(client.granted as f64), count),
-    column("share", 1, |_, client| Some(client.granted as f64 - client.default_share), lends_or_borrows),
+    column("wants", 4, |_, client| Some(client.view.wants as f64), count),
+    column("granted", 6, |_, client| Some(client.view.granted as f64), count),
+    column("share", 1, |_, client| Some(client.view.granted as f64 - client.view.default_share), lends_or_borrows),
     column("admit/s", 5, |_, client| Some(client.per_second?.admitted), rate),
     column("delay/s", 2, |_, client| Some(client.per_second?.delayed), rate),
     column("reject/s", 3, |_, client| Some(client.per_second?.rejected), rate),
@@ -87,13 +88,13 @@ pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: u
         let cells = rows.iter().map(|(_, client)| value(service, client).map_or("-".to_owned(), shown));
         (*worth, iter::once((*title).to_owned()).chain(cells).collect())
     };
-    let names = rows.iter().map(|(_, client)| client.name.as_str());
+    let names = rows.iter().map(|(_, client)| client.view.name.as_str());
     laid_out(NAME, names, COLUMNS.iter().map(cells_of).collect(), width)
 }
 
 /// Returns the lines of the table of a group's instances, the titles first, no wider than `width`.
-pub fn group(group: &GroupStatus, width: usize) -> Vec<String> {
-    let column = |worth, title: &str, cell: fn(&MemberStatus) -> String| {
+pub fn group(group: &GroupFigures, width: usize) -> Vec<String> {
+    let column = |worth, title: &str, cell: fn(&MemberView) -> String| {
         (worth, iter::once(title.to_owned()).chain(group.members.iter().map(cell)).collect())
     };
     let columns = vec![
@@ -159,9 +160,9 @@ mod tests {
     fn moment() -> ServiceStatus {
         let (mut before, mut now) = (service(), [service()]);
         for (client, admitted) in before.clients.iter_mut().zip([35, 72, 50, 43]) {
-            client.admitted -= admitted;
+            client.view.done.admitted -= admitted;
         }
-        before.clients[1].enforced.delayed -= 401;
+        before.clients[1].view.done.delayed -= 401;
         add_rates(&mut now, &[before], Duration::from_secs(1));
         let [now] = now;
         now
@@ -219,7 +220,7 @@ wm-2        0      0    0 claimed 41.0 s ago";
     fn each_order_begins_with_the_largest() {
         let moment = moment();
         for sort in all_sorts() {
-            let first = rows(&moment, sort)[0].1.name.as_str();
+            let first = rows(&moment, sort)[0].1.view.name.as_str();
             let expected = if ["client", "reject/s"].contains(&sort.title()) { "car-loan" } else { "credit-card" };
             assert_eq!(first, expected, "{}", sort.title());
         }
@@ -228,8 +229,8 @@ wm-2        0      0    0 claimed 41.0 s ago";
     #[test]
     fn shadow_mode_shows_the_shadow_backlog() {
         let mut moment = moment();
-        moment.enforce = false;
-        moment.clients[0].shadow.backlog = 77;
+        moment.figures.enforce = false;
+        moment.clients[0].view.shadow.backlog = 77;
         let table = text(&moment, Sort::default(), usize::MAX);
         assert!(table.lines().nth(1).is_some_and(|line| line.ends_with(" 77")), "{table}");
         assert!(table.lines().nth(2).is_some_and(|line| line.ends_with(" 0")), "{table}");
@@ -243,7 +244,7 @@ wm-2        0      0    0 claimed 41.0 s ago";
             width in 0..120_usize,
         ) {
             let mut moment = moment();
-            moment.clients[0].name = name;
+            moment.clients[0].view.name = name;
             for line in fitted(&moment, &rows(&moment, Sort::default()), width) {
                 prop_assert!(width_of(&line) <= width, "{line:?}");
                 prop_assert!(!line.contains(char::is_control));

@@ -5,8 +5,9 @@ use std::time::Instant;
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::{Frame, widgets::Paragraph};
+use watermaster_api::{PaceFigures, ServiceFigures};
 
-use super::app::{App, Link};
+use super::app::{App, LinkState};
 use super::fetch::{ClientStatus, ServiceStatus};
 use super::table;
 use crate::format::{printable, seconds};
@@ -62,9 +63,9 @@ fn screen(app: &App, now: Instant, width: usize, height: usize) -> Vec<Line<'sta
 fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(vec![Span::from("watermaster top  ").bold(), Span::from(app.url.clone())])];
     match &app.link {
-        Link::Up => {}
-        Link::Asked => lines.push(Line::raw("asking …")),
-        Link::Down { since, reason } => {
+        LinkState::Up => {}
+        LinkState::Asked => lines.push(Line::raw("asking …")),
+        LinkState::Down { since, reason } => {
             let time = now.saturating_duration_since(*since).as_secs();
             let text = format!("no answer for {time} s, asking again: {}", printable(reason));
             lines.push(Line::from(text).style(alarm(app)));
@@ -72,7 +73,7 @@ fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
     }
     if app.services.len() > 1 {
         let tab = |(at, service): (usize, &ServiceStatus)| {
-            let name = format!(" {} ", printable(&service.name));
+            let name = format!(" {} ", printable(&service.figures.name));
             let chosen = at == app.chosen();
             // Brackets, too: reversed colours are lost in a copy of the screen.
             let name = if chosen { format!("[{}]", name.trim()) } else { name };
@@ -85,20 +86,21 @@ fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
 
 /// Returns the state of a service, in pieces that may stand on lines of their own.
 pub fn headline(service: &ServiceStatus) -> Vec<String> {
-    let mode = if service.enforce { service.mode.clone() } else { format!("shadow ({})", service.mode) };
-    let state = match &service.trouble {
-        _ if service.ready => "ready".to_owned(),
+    let ServiceFigures { name, mode, enforce, capacity, cycle_seconds, ready, trouble, .. } = &service.figures;
+    let mode = if *enforce { mode.to_string() } else { format!("shadow ({mode})") };
+    let state = match trouble {
+        _ if *ready => "ready".to_owned(),
         Some(reason) => format!("NOT READY: {}", printable(reason)),
         None => "NOT READY".to_owned(),
     };
     let mut pieces = vec![
-        format!("{} takes {} in any {}", printable(&service.name), service.capacity, seconds(service.cycle_seconds)),
-        format!("{} admitted in the last one", service.window_admitted),
+        format!("{} takes {capacity} in any {}", printable(name), seconds(*cycle_seconds)),
+        format!("{} admitted in the last one", service.figures.window_admitted),
         mode,
         state,
     ];
     if let Some(pace) = &service.pace {
-        pieces.insert(1, pace.to_string());
+        pieces.insert(1, found_capacity(pace));
     }
     if let Some(group) = &service.group {
         let live = group.members.iter().filter(|member| member.state == "live").count();
@@ -107,14 +109,27 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
             pieces.push(format!("{} DIFFERENT CONFIGURATIONS", group.configurations));
         }
     }
-    let oldest = service.clients.iter().max_by(|a, b| a.oldest_seconds.total_cmp(&b.oldest_seconds));
+    let clients = service.clients.iter().map(|client| &client.view);
+    let oldest = clients.max_by(|a, b| a.oldest_seconds.total_cmp(&b.oldest_seconds));
     if let Some(client) = oldest.filter(|client| client.oldest_seconds > 0.0) {
         pieces.push(format!("{} waits longest: {}", printable(&client.name), seconds(client.oldest_seconds)));
     }
-    if !service.enforce {
+    if !enforce {
         pieces.push("delay/s, reject/s and backlog: what enforcing would do".to_owned());
     }
     pieces
+}
+
+/// Returns the result of the search for the capacity.
+fn found_capacity(pace: &PaceFigures) -> String {
+    let found = match pace.found {
+        Some(found) if pace.at_least => format!("the service takes at least {found}"),
+        Some(found) => format!("the service takes {found}"),
+        None => "the capacity is not known".to_owned(),
+    };
+    let late = seconds((pace.late_seconds * 10.0).round() / 10.0);
+    let text = format!("{found} ({}; {late} late)", printable(&pace.state).replace('_', " "));
+    if pace.control == "apply" { format!("{text}, floor {}, ceiling {}", pace.floor, pace.ceiling) } else { text }
 }
 
 fn wrapped(pieces: &[String], width: usize) -> Vec<String> {
@@ -134,9 +149,10 @@ fn wrapped(pieces: &[String], width: usize) -> Vec<String> {
 /// Draws the grants, stacked up to the capacity, and the records admitted in the last cycle.
 fn bars(app: &App, service: &ServiceStatus, width: usize) -> [Line<'static>; 2] {
     let room = width.saturating_sub(LABEL_WIDTH);
-    let granted: Vec<u64> = service.clients.iter().map(|client| client.granted).collect();
+    let granted: Vec<u64> = service.clients.iter().map(|client| client.view.granted).collect();
     let all = granted.iter().fold(0, |sum: u64, granted| sum.saturating_add(*granted));
-    let whole = service.capacity.max(all).max(1);
+    let capacity = service.figures.capacity;
+    let whole = capacity.max(all).max(1);
     let mut stacked = vec![Span::from("granted  ")];
     let mut drawn = 0;
     for (at, part) in parts(&granted, whole, room).into_iter().enumerate().filter(|(_, part)| *part > 0) {
@@ -144,7 +160,7 @@ fn bars(app: &App, service: &ServiceStatus, width: usize) -> [Line<'static>; 2] 
         drawn += part;
     }
     stacked.push(Span::from("·".repeat(room - drawn)));
-    let full = parts(&[service.window_admitted], service.capacity.max(1), room)[0];
+    let full = parts(&[service.figures.window_admitted], capacity.max(1), room)[0];
     let block = if app.colour { "█" } else { "#" };
     let admitted = format!("admitted {}{}", block.repeat(full), "·".repeat(room - full));
     [Line::from(stacked), Line::from(admitted)]
@@ -176,7 +192,7 @@ fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec
     if rows.is_empty() {
         lines.push(Line::raw("  no client yet"));
     }
-    let stale = if app.link == Link::Up { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
+    let stale = if app.link == LinkState::Up { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
     let line = |((at, _), text): (&(usize, &ClientStatus), String)| {
         Line::from(vec![mark(app, *at, 1), Span::from(format!(" {text}"))]).style(stale)
     };
@@ -205,7 +221,7 @@ fn group(service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static
 }
 
 fn state(app: &App, service: &ServiceStatus) -> Style {
-    if service.ready { Style::new() } else { alarm(app) }
+    if service.figures.ready { Style::new() } else { alarm(app) }
 }
 
 fn alarm(app: &App) -> Style {
@@ -221,7 +237,7 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::super::app::tests::app;
-    use super::super::fetch::{self, Answer};
+    use super::super::fetch::{self, InstanceAnswer};
     use super::*;
     use crate::endpoint::EndpointError;
 
@@ -258,6 +274,23 @@ q quit  s sort: client  tab service  ↑↓ scroll  ? help";
     }
 
     #[test]
+    fn the_found_capacity_is_one_line() {
+        let at_floor = PaceFigures {
+            state: "at_floor".into(),
+            control: "apply".into(),
+            found: Some(1_940),
+            floor: 200,
+            ceiling: 8_000,
+            late_seconds: 0.31,
+            ..PaceFigures::default()
+        };
+        let expected = "the service takes 1940 (at floor; 300 ms late), floor 200, ceiling 8000";
+        assert_eq!(found_capacity(&at_floor), expected);
+        let observed = PaceFigures { control: "observe".into(), at_least: true, ..at_floor };
+        assert_eq!(found_capacity(&observed), "the service takes at least 1940 (at floor; 300 ms late)");
+    }
+
+    #[test]
     fn a_narrow_terminal_shows_the_most_important_columns() {
         let expected = "\
 watermaster top  http://127.0.0.1:
@@ -283,7 +316,7 @@ q quit  s sort: client  tab servic";
     fn an_unreachable_instance_is_shown_as_such() {
         let mut app = app(&["kyc"], false);
         let now = Instant::now();
-        app.receive(Answer { at: now, outcome: Err(EndpointError::TokenNeeded("why".to_owned()).into()) });
+        app.receive(InstanceAnswer { at: now, outcome: Err(EndpointError::TokenNeeded("why".to_owned()).into()) });
         let shown = text(&app, now + Duration::from_secs(7), 80, 12);
         assert_eq!(
             shown.lines().nth(1),
@@ -295,7 +328,7 @@ q quit  s sort: client  tab servic";
     #[test]
     fn a_service_that_is_not_ready_shows_why_and_shadow_mode_is_named() {
         let mut app = app(&["kyc"], false);
-        let service = &mut app.services[0];
+        let service = &mut app.services[0].figures;
         (service.ready, service.enforce) = (false, false);
         service.trouble = Some("no broker can be reached".to_owned());
         let shown = text(&app, Instant::now(), 160, 14);

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Attempt, Event, Outcome};
-use crate::{load::plan::tests::plan, load::schedule::Shape};
+use crate::load::account::{ArrivalTime, Event, Outcome, SendAttempt};
+use crate::{load::plan::tests::plan, load::schedule::RecordShape};
 
 /// Builds the accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of a
 /// rejection. Records are delivered after one second.
@@ -13,8 +13,13 @@ fn account(outcomes: &[(usize, Option<&str>)]) -> Account {
     let mut account = Account::new(plan(&[client("car-loan"), client("credit-card")].concat()));
     for (number, (client, reason)) in outcomes.iter().enumerate() {
         let at = Duration::from_millis(number as u64);
-        let attempt =
-            Attempt { client: *client, shape: Shape { value_bytes: 1, key: 0 }, number: 1, intended: at, due: at };
+        let attempt = SendAttempt {
+            client: *client,
+            shape: RecordShape { value_bytes: 1, key: 0 },
+            number: 1,
+            intended: at,
+            due: at,
+        };
         account.apply(&Event::Sent { attempt, at });
         let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
         let at = ArrivalTime { appended: None, read: at + Duration::from_secs(1) };
@@ -29,8 +34,9 @@ fn status(mode: &str, account: &Account) -> ServiceStatus {
         let counts = &account.clients[at];
         json!({
             "name": account.plan.clients[at].load.id, "wants": 9, "default_share": 50.0, "granted": 50,
-            "admitted": counts.admitted, "delayed": 3, "rejected": counts.rejected,
-            "backlog": counts.waiting, "shadow": { "delayed": 5, "rejected": { "expired": 1 }, "backlog": 0 },
+            "admitted": counts.admitted, "delayed": 3, "rejected": counts.rejected, "backlog": counts.waiting,
+            "lent": 0.0, "borrowed": 0.0, "oldest_seconds": 0.0,
+            "shadow": { "admitted": 1, "delayed": 5, "rejected": { "expired": 1 }, "backlog": 0 },
         })
     };
     let service = json!({
@@ -85,7 +91,8 @@ fn a_rejection_or_a_long_wait_breaks_a_claim_in_shape_mode() {
     let rejected = summary("shape", &[(0, None), (0, Some("expired"))], &NONE_SENT);
     assert_eq!(broken(&rejected), ["no record of car-loan is rejected: 1 rejected"]);
     let account = account(&[(0, None)]);
-    let short_cycle = ServiceStatus { cycle_seconds: 0.5, ..status("shape", &account) };
+    let mut short_cycle = status("shape", &account);
+    short_cycle.figures.cycle_seconds = 0.5;
     let late = Summary::new(&short_cycle, &account, &NONE_SENT, true);
     assert_eq!(broken(&late), ["99 of 100 records of car-loan wait at most 500 ms: 1 s"]);
 }
@@ -122,11 +129,12 @@ fn the_text_shows_the_promise_the_clients_and_the_claims() {
     assert!(text.contains(line), "{text}");
     assert!(text.contains("\n  kept   no record of car-loan is rejected (0 rejected)\n"), "{text}");
     let account = account(&outcomes);
-    let mut broken = ServiceStatus { window_admitted_max: 201, ..status("shape", &account) };
+    let mut broken = status("shape", &account);
+    broken.figures.window_admitted_max = 201;
     let text = Summary::new(&broken, &account, &NONE_SENT, false).in_words();
     assert!(text.contains("THE PROMISE WAS BROKEN") && text.contains("do not add up"), "{text}");
     assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s (201 at most)\n"), "{text}");
-    broken.enforce = false;
+    broken.figures.enforce = false;
     let text = Summary::new(&broken, &account, &NONE_SENT, true).in_words();
     assert!(text.contains("would have delayed 5 and rejected 1") && !text.contains("as checked"), "{text}");
 }

@@ -13,8 +13,8 @@ const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts 
 
 fn sent(client: usize, number: u32) -> Event {
     let second = Duration::from_secs(1);
-    let shape = Shape { value_bytes: 1, key: 0 };
-    Event::Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second }
+    let shape = RecordShape { value_bytes: 1, key: 0 };
+    Event::Sent { attempt: SendAttempt { client, shape, number, intended: second, due: second }, at: second }
 }
 
 fn at(ms: u64) -> ArrivalTime {
@@ -34,7 +34,7 @@ fn rejected(number: usize, ms: u64) -> Event {
 static PLAN: LazyLock<Plan> = LazyLock::new(|| plan(TWO));
 
 /// Returns the account after these events, and the last retry.
-fn after(events: &[Event]) -> (Account, Option<Attempt>) {
+fn after(events: &[Event]) -> (Account, Option<SendAttempt>) {
     let mut account = Account::new(PLAN.clone());
     let retry = events.iter().map(|event| account.apply(event)).last().flatten();
     (account, retry)

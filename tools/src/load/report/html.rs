@@ -6,7 +6,7 @@ use std::{cmp::Reverse, fmt::Write as _};
 use askama::Template;
 
 use super::text::{COLUMNS, ReportColumn};
-use super::{ClientReport, Quantiles, Report};
+use super::{ClientReport, LoadReport, Quantiles};
 use crate::format::{decimal, seconds};
 use crate::load::account::ClientSeries;
 
@@ -21,8 +21,8 @@ const COLOURS: usize = 8;
 
 #[derive(Template)]
 #[template(path = "report.html", config = "src/load/report/askama.toml")]
-struct Page<'r> {
-    report: &'r Report,
+struct ReportPage<'r> {
+    report: &'r LoadReport,
     /// Lengths with their units.
     cycle: String,
     bucket: String,
@@ -55,13 +55,13 @@ struct Bar<'r> {
 
 impl Table {
     /// Builds a table with a row for each client and one for all.
-    fn by_client(report: &Report, columns: Vec<String>, cells: impl Fn(&ClientReport) -> Vec<String>) -> Table {
+    fn by_client(report: &LoadReport, columns: Vec<String>, cells: impl Fn(&ClientReport) -> Vec<String>) -> Table {
         Table { columns, rows: report.clients.iter().chain([&report.totals]).map(cells).collect() }
     }
 
     /// Builds a table with a row for each bucket that has cells.
     fn over_time<'c>(
-        report: &Report, columns: impl Iterator<Item = &'c str>, cells: impl Fn(usize) -> Option<Vec<String>>,
+        report: &LoadReport, columns: impl Iterator<Item = &'c str>, cells: impl Fn(usize) -> Option<Vec<String>>,
     ) -> Table {
         let row = |at: usize| Some([vec![(at as f64 * report.series.bucket_seconds).to_string()], cells(at)?].concat());
         let rows = (0..report.series.delay_seconds.len()).filter_map(row).collect();
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-pub fn html(report: &Report) -> String {
+pub fn html(report: &LoadReport) -> String {
     let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(_, title, _)| !title.is_empty()).collect();
     let titles = columns.iter().map(|(_, title, _)| (*title).to_owned()).collect();
     let cells = |client: &ClientReport| columns.iter().map(|(.., cell)| cell(client)).collect();
@@ -79,7 +79,7 @@ pub fn html(report: &Report) -> String {
         let counts = reasons.keys().map(|reason| client.counts.rejected.get(reason).copied().unwrap_or(0).to_string());
         [client.name.clone()].into_iter().chain(counts).collect()
     };
-    let page = Page {
+    let page = ReportPage {
         report,
         cycle: seconds(report.service.cycle_seconds),
         bucket: seconds(report.series.bucket_seconds),
@@ -103,7 +103,7 @@ pub fn html(report: &Report) -> String {
 }
 
 /// Draws a band for each of the clients that sent most and one for all others together: as many as there are colours.
-fn bands(report: &Report, counts: fn(&ClientSeries) -> &[u64]) -> Chart<'_> {
+fn bands(report: &LoadReport, counts: fn(&ClientSeries) -> &[u64]) -> Chart<'_> {
     let width = report.series.bucket_seconds;
     let rates = |client: &ClientSeries| counts(client).iter().map(|count| *count as f64 / width).collect::<Vec<f64>>();
     let mut clients: Vec<_> = report.series.clients.iter().collect();
@@ -121,7 +121,7 @@ fn bands(report: &Report, counts: fn(&ClientSeries) -> &[u64]) -> Chart<'_> {
     Chart { plot: Plot::bands(width, &bands, (format!("capacity {capacity:.1}/s"), capacity)), table }
 }
 
-fn delays(report: &Report) -> Chart<'_> {
+fn delays(report: &LoadReport) -> Chart<'_> {
     let buckets = &report.series.delay_seconds;
     let line = |quantile: fn(&Quantiles) -> f64| buckets.iter().map(|at| at.as_ref().map(quantile)).collect::<Vec<_>>();
     let lines = [("p50", line(|q| q.p50)), ("p95", line(|q| q.p95)), ("p99", line(|q| q.p99))];

@@ -1,4 +1,4 @@
-//! The result of a run: [`Report`], which is also the JSON, and two forms for people (`text`, `html`).
+//! The result of a run: [`LoadReport`], which is also the JSON, and two forms for people (`text`, `html`).
 
 mod html;
 mod text;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_settings::{Delivery, Kafka, Service};
 
-use super::account::{Account, ClientSeries, Counts, Delays, Series};
+use super::account::{Account, ClientCounts, ClientSeries, Delays, Series};
 use super::lost::CompletedError;
 pub use html::html;
 pub use text::text;
@@ -48,7 +48,7 @@ pub enum Ended {
 
 /// The result of a run, as `--output json` prints it and `docs/load.md` describes it. Times are in seconds.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     pub run: String,
     pub scenario: String,
     pub description: String,
@@ -65,7 +65,7 @@ pub struct Report {
     pub problems: Vec<String>,
     /// Reasons to doubt the numbers.
     pub doubts: Vec<String>,
-    pub window: Window,
+    pub window: WindowReport,
     pub generator: Generator,
     pub totals: ClientReport,
     pub clients: Vec<ClientReport>,
@@ -97,7 +97,7 @@ pub struct Generator {
 pub struct ClientReport {
     pub name: String,
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ClientCounts,
     /// Rate while records were sent.
     pub sent_per_second: f64,
     /// Rate from the start until the last admission.
@@ -124,10 +124,10 @@ pub struct SeriesReport {
     pub delay_seconds: Vec<Option<Quantiles>>,
 }
 
-impl Report {
-    pub fn new(account: &Account, kafka: &Kafka, service: &Service, facts: Facts) -> Report {
+impl LoadReport {
+    pub fn new(account: &Account, kafka: &Kafka, service: &Service, facts: Facts) -> LoadReport {
         let plan = &account.plan;
-        let window = Window::new(account, &service.policy, facts.ended != Ended::NotReadBack);
+        let window = WindowReport::new(account, &service.policy, facts.ended != Ended::NotReadBack);
         let totals = account.total();
         let problems = problems(&totals, &window, kafka.delivery);
         let mut doubts = doubts(account, &totals, &window, kafka.delivery);
@@ -135,7 +135,7 @@ impl Report {
         let clients = plan.clients.iter().zip(&account.clients);
         let Series { width, clients: series, delays } = &account.series;
         let started = UNIX_EPOCH + Duration::from_micros(facts.started_us);
-        Report {
+        LoadReport {
             run: facts.run,
             scenario: plan.name.clone(),
             description: plan.description.clone(),
@@ -186,21 +186,21 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
 
 /// The most records admitted in any window of one cycle.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Window {
+pub struct WindowReport {
     /// Counts the records of this run.
     pub most_admitted: u64,
     /// Counts the records of other producers, too.
     pub most_with_others: u64,
     /// The capacity and a round: the promise is about decisions, and a round may be appended late.
     pub allowed: u64,
-    pub by: Clock,
+    pub by: MeasuredBy,
     pub promise: Promise,
 }
 
 /// The clock that tells when a record was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Clock {
+pub enum MeasuredBy {
     /// The append time of the target.
     AppendTime,
     /// The arrival at the watcher.
@@ -220,21 +220,21 @@ pub enum Promise {
     NotRead,
 }
 
-impl Window {
-    pub fn new(account: &Account, policy: &Policy, read: bool) -> Window {
+impl WindowReport {
+    pub fn new(account: &Account, policy: &Policy, read: bool) -> WindowReport {
         let own = &account.admitted_at;
         let most_admitted = busiest(policy.cycle, own.iter().copied());
         let most_with_others = busiest(policy.cycle, own.iter().chain(&account.foreign_at).copied());
-        let by = if account.by_arrival { Clock::Arrival } else { Clock::AppendTime };
+        let by = if account.by_arrival { MeasuredBy::Arrival } else { MeasuredBy::AppendTime };
         let allowed = policy.capacity.saturating_add(round(policy));
         let promise = match (read, policy.enforce, most_admitted <= allowed, by) {
             (false, ..) => Promise::NotRead,
             (_, false, ..) => Promise::NotGiven,
             (.., true, _) => Promise::Kept,
-            (.., Clock::AppendTime) => Promise::Broken,
-            (.., Clock::Arrival) => Promise::NotKnown,
+            (.., MeasuredBy::AppendTime) => Promise::Broken,
+            (.., MeasuredBy::Arrival) => Promise::NotKnown,
         };
-        Window { most_admitted, most_with_others, allowed, by, promise }
+        WindowReport { most_admitted, most_with_others, allowed, by, promise }
     }
 }
 
@@ -270,9 +270,9 @@ pub fn round(policy: &Policy) -> u64 {
     most.min(MAX_ROUND)
 }
 
-fn problems(totals: &Counts, window: &Window, delivery: Delivery) -> Vec<String> {
-    let Counts { lost, duplicated, .. } = totals;
-    let Window { most_admitted, allowed, promise, .. } = window;
+fn problems(totals: &ClientCounts, window: &WindowReport, delivery: Delivery) -> Vec<String> {
+    let ClientCounts { lost, duplicated, .. } = totals;
+    let WindowReport { most_admitted, allowed, promise, .. } = window;
     applicable([
         (*lost > 0, format!("{lost} records were lost: completed by the service, but in neither topic")),
         (*duplicated > 0 && delivery == Delivery::ExactlyOnce, format!("{duplicated} records came out again")),
@@ -283,9 +283,9 @@ fn problems(totals: &Counts, window: &Window, delivery: Delivery) -> Vec<String>
     ])
 }
 
-fn doubts(account: &Account, totals: &Counts, window: &Window, delivery: Delivery) -> Vec<String> {
-    let Counts { duplicated, not_acknowledged, .. } = totals;
-    let Window { most_admitted, allowed, promise, .. } = window;
+fn doubts(account: &Account, totals: &ClientCounts, window: &WindowReport, delivery: Delivery) -> Vec<String> {
+    let ClientCounts { duplicated, not_acknowledged, .. } = totals;
+    let WindowReport { most_admitted, allowed, promise, .. } = window;
     let (before_due, foreign) = (account.before_due, account.foreign_at.len());
     let reason = account.last_failure.as_deref().unwrap_or("no answer");
     applicable([
@@ -316,7 +316,7 @@ fn applicable<const N: usize>(sentences: [(bool, String); N]) -> Vec<String> {
     sentences.into_iter().filter(|(applies, _)| *applies).map(|(_, sentence)| sentence).collect()
 }
 
-fn client_report(name: &str, counts: Counts, sending: Duration) -> ClientReport {
+fn client_report(name: &str, counts: ClientCounts, sending: Duration) -> ClientReport {
     let per_second = |count: u64, time: Duration| rounded(count as f64 / time.as_secs_f64().max(0.001));
     ClientReport {
         name: name.to_owned(),

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Attempt, Event, Outcome};
+use crate::load::account::{ArrivalTime, Event, Outcome, SendAttempt};
 use crate::load::plan::tests::{plan, service};
-use crate::load::schedule::Shape;
+use crate::load::schedule::RecordShape;
 
 const CLIENTS: &str = "name = \"a <b> & c\\u0001\"\ndescription = \"what's \\\"new\\\"\"\n\
     [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n\
@@ -50,8 +50,8 @@ fn ms(ms: u64) -> Duration {
 fn account_of(records: &[(usize, u64, Option<u64>, Option<&str>)], appended: bool) -> Account {
     let mut account = Account::new(plan(CLIENTS));
     for (number, (client, at, after, reason)) in records.iter().enumerate() {
-        let (at, shape) = (ms(*at), Shape { value_bytes: 1, key: 0 });
-        let attempt = Attempt { client: *client, shape, number: 1, intended: at, due: at };
+        let (at, shape) = (ms(*at), RecordShape { value_bytes: 1, key: 0 });
+        let attempt = SendAttempt { client: *client, shape, number: 1, intended: at, due: at };
         account.apply(&Event::Sent { attempt, at });
         if let Some(after) = after {
             let read = at + ms(*after);
@@ -75,8 +75,8 @@ fn some() -> Account {
     )
 }
 
-fn report(account: &Account, service: &Service, ended: Ended) -> Report {
-    Report::new(account, &kafka(), service, facts(ended))
+fn report(account: &Account, service: &Service, ended: Ended) -> LoadReport {
+    LoadReport::new(account, &kafka(), service, facts(ended))
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn lost_and_duplicated_records_are_problems() {
     let exactly_once = report(&account, &shaped(), Ended::AccountedFor);
     assert_eq!(exactly_once.problems.len(), 2, "{:?}", exactly_once.problems);
     let kafka = Kafka { delivery: Delivery::AtLeastOnce, ..kafka() };
-    let at_least_once = Report::new(&account, &kafka, &shaped(), facts(Ended::AccountedFor));
+    let at_least_once = LoadReport::new(&account, &kafka, &shaped(), facts(Ended::AccountedFor));
     assert_eq!((at_least_once.problems.len(), at_least_once.doubts.len()), (1, 1));
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
-use super::{ClientReport, Clock, Ended, Promise, Quantiles, Report};
+use super::{ClientReport, Ended, LoadReport, MeasuredBy, Promise, Quantiles};
 use crate::format::seconds;
 
 /// A column of the table of clients: its title on a terminal, its title on the page (each empty if the column is not
@@ -33,7 +33,7 @@ fn delay(client: &ClientReport, quantile: fn(&Quantiles) -> f64) -> String {
     if client.counts.admitted > 0 { seconds(quantile(&client.delay_seconds)) } else { "-".to_owned() }
 }
 
-pub fn text(report: &Report) -> String {
+pub fn text(report: &LoadReport) -> String {
     let mut text = format!("{}\n\n{}\n", report.title(), table(report));
     if report.was_read() {
         let _ = write!(text, "\n{}\n", report.promise());
@@ -53,7 +53,7 @@ pub fn text(report: &Report) -> String {
     text + &report.verdict()
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &LoadReport) -> String {
     let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(title, ..)| !title.is_empty()).collect();
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -71,7 +71,7 @@ fn table(report: &Report) -> String {
     table.trim_fmt()
 }
 
-impl Report {
+impl LoadReport {
     /// Writes the lateness of the generator in a sentence.
     pub fn lateness(&self) -> String {
         let [p99, max] = [self.generator.late_p99_seconds, self.generator.late_max_seconds].map(seconds);
@@ -80,7 +80,7 @@ impl Report {
 
     /// Writes the scenario and the service in a line.
     pub fn title(&self) -> String {
-        let Report { scenario, seed, service, sending_seconds, .. } = self;
+        let LoadReport { scenario, seed, service, sending_seconds, .. } = self;
         format!(
             "{scenario} (seed {seed}) at {}, {} mode{}, {}: {} records per {}; sent for {}",
             service.name,
@@ -116,8 +116,8 @@ impl Report {
             return "Nothing was admitted.".to_owned();
         }
         let by = match window.by {
-            Clock::AppendTime => "by the target's append time",
-            Clock::Arrival => "by arrival at this reader",
+            MeasuredBy::AppendTime => "by the target's append time",
+            MeasuredBy::Arrival => "by arrival at this reader",
         };
         let judged = match window.promise {
             Promise::Kept => format!("the promise was kept ({} allowed: the capacity and a round)", window.allowed),

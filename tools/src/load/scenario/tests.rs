@@ -17,7 +17,7 @@ fn the_shortest_scenario_is_valid() {
     let client = &scenario.clients[0];
     assert_eq!((client.topic.as_deref(), client.value_bytes, client.keys), (None, (300, 300), 100));
     let (rate, length) = (Rate::PerSecond(5.0), Duration::from_secs(10));
-    assert_eq!(client.phases, [Phase { length, from: rate, to: rate }]);
+    assert_eq!(client.phases, [ScenarioPhase { length, from: rate, to: rate }]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn every_key_is_read() {
     let waits: Vec<_> = (1..=4).map(|attempt| retry.wait_after(attempt).map(|wait| wait.as_secs())).collect();
     assert_eq!(waits, [Some(1), Some(2), Some(3), None]);
     let seconds = Duration::from_secs;
-    let phase = |length, from, to| Phase { length, from, to };
+    let phase = |length, from, to| ScenarioPhase { length, from, to };
     let (base, peak) = (Rate::PerSecond(1.0), Rate::OfCapacity(4.0));
     let expected = [
         phase(seconds(1), Rate::OfCapacity(0.1), Rate::PerSecond(0.5)),

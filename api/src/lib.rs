@@ -1,0 +1,220 @@
+//! The JSON of the answers of `/v1`. An instance writes these types, and programs that ask it read them. The names and
+//! the order of fields are fixed, because scripts rely on them. Renamed types keep the names of their schemas.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A word from a list that an instance knows; for another program, one that it may not know.
+pub type Word = Cow<'static, str>;
+
+/// The configuration in force.
+#[derive(Serialize, JsonSchema)]
+pub struct ConfigView {
+    /// Sixteen hexadecimal digits that are equal for equal configurations. `instance_id`, `admin.listen` and hidden
+    /// values don't count.
+    pub hash: String,
+    /// Every key with its value, nested as in the file.
+    pub config: Value,
+}
+
+/// The result of a reload.
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub struct ReloadView {
+    pub hash: String,
+    /// The keys that changed.
+    pub changed: Vec<String>,
+}
+
+/// All services, by name.
+#[derive(Serialize, JsonSchema)]
+pub struct ServicesView {
+    pub services: Vec<ServiceView>,
+}
+
+/// One service. Counts are since start.
+#[derive(Serialize, JsonSchema)]
+pub struct ServiceView {
+    #[serde(flatten)]
+    pub figures: ServiceFigures,
+    /// The search for the capacity; missing if the service has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<PaceFigures>,
+    pub clients: Vec<ClientView>,
+}
+
+/// The figures of a service as a whole.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ServiceFigures {
+    pub name: String,
+    pub mode: Word,
+    pub enforce: bool,
+    pub capacity: u64,
+    pub cycle_seconds: f64,
+    pub cycle: u64,
+    /// Records admitted in the last window of one cycle; `window_admitted_max`: the most in any window since start.
+    pub window_admitted: u64,
+    pub window_admitted_max: u64,
+    pub ready: bool,
+    /// The reason why the service is not ready, or stopped.
+    pub trouble: Option<String>,
+}
+
+/// The search for the capacity of a service. Rates are in records per cycle.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "PaceView")]
+pub struct PaceFigures {
+    /// learning, at_least, found, late, stalled, no_demand, no_signal, not_alone, at_floor or at_ceiling.
+    pub state: Word,
+    /// observe: the found capacity is only reported. apply: the limit follows it.
+    pub control: Word,
+    /// The found capacity; null while it is unknown.
+    pub found: Option<u64>,
+    /// The service takes at least the found capacity, perhaps more: it was never late.
+    pub at_least: bool,
+    /// The limit in force.
+    pub limit: u64,
+    pub floor: u64,
+    pub ceiling: u64,
+    /// The age of the oldest record that the service has not committed, beyond the usual one.
+    pub late_seconds: f64,
+    pub usual_seconds: f64,
+    /// The usual time between two commits.
+    pub commit_gap_seconds: f64,
+    pub open_offsets: u64,
+    /// The rate that the service finished lately; null while it is unknown.
+    pub finished: Option<u64>,
+    /// The part of the found capacity that is let through.
+    pub brake: f64,
+    /// The time since the offsets were read; null before the first time.
+    pub signal_age_seconds: Option<f64>,
+    pub stuck_partitions: usize,
+}
+
+/// The group that shares the capacity of a service, as this instance sees it.
+#[derive(Serialize, JsonSchema)]
+pub struct GroupView {
+    pub name: String,
+    pub scope: Word,
+    #[serde(flatten)]
+    pub figures: GroupFigures,
+}
+
+/// The figures of a group; those of scope instance are all empty.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct GroupFigures {
+    /// The state of this instance in the group; null with scope instance.
+    pub state: Option<Word>,
+    // The smallest capacity among those of the live members.
+    pub capacity: u64,
+    // The part of the capacity that this instance holds, and the part that it ought to hold.
+    pub hold: u64,
+    pub target: u64,
+    // The number of records that this instance may admit before its next state is committed.
+    pub ahead: u64,
+    // All members' holds, and those that are on their way.
+    pub circulating: u64,
+    /// The number of different configurations among the live members and this instance.
+    pub configurations: usize,
+    pub members: Vec<MemberView>,
+}
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "MemberSnapshot")]
+pub struct MemberView {
+    pub instance: String,
+    /// Tells the lives of an instance apart: 16 hexadecimal digits, of the process that wrote the last state.
+    pub life: String,
+    pub state: Word,
+    /// The most records that the member may have admitted in one cycle, and those that it had when it wrote the state.
+    pub hold: u64,
+    pub used: u64,
+    /// The hold that it ought to have.
+    pub target: u64,
+    /// The number of records that it may admit before its next state.
+    pub ahead: u64,
+    /// The capacity that the member is configured with, and a digest of its other settings in 8 hexadecimal digits.
+    pub capacity: u64,
+    pub configuration: String,
+    /// Seconds since the member's last state was read.
+    pub state_age_seconds: f64,
+}
+
+/// One client of a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientView {
+    pub name: String,
+    pub wants: u64,
+    pub default_share: f64,
+    pub granted: u64,
+    #[serde(flatten)]
+    pub done: DecisionsView,
+    pub lent: f64,
+    pub borrowed: f64,
+    /// The time that the oldest delayed record has waited for; 0 without one and in shadow mode.
+    pub oldest_seconds: f64,
+    /// The decisions of shadow mode; all 0 while decisions are enforced.
+    pub shadow: DecisionsView,
+}
+
+/// The decisions on a client's records. Every reason has a count, 0 included, so that scripts find each reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DecisionsView {
+    pub admitted: u64,
+    pub delayed: u64,
+    pub rejected: BTreeMap<Word, u64>,
+    pub backlog: u64,
+}
+
+impl DecisionsView {
+    /// Returns the sum over all reasons.
+    pub fn rejected_total(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+}
+
+/// Some clients of a service, those with the highest wants first.
+#[derive(Serialize, JsonSchema)]
+pub struct ClientsView {
+    pub service: String,
+    /// The number of known clients.
+    pub known: usize,
+    pub clients: Vec<ClientDetail>,
+}
+
+/// One client of a service, with its figures at this instance.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ClientDetail {
+    #[serde(flatten)]
+    pub client: ClientView,
+    pub configured: bool,
+    /// Admissions in the running cycle so far, and in the last full one.
+    pub admitted_in_cycle: u64,
+    pub admitted_in_last_cycle: u64,
+    /// The part of the capacity that the admissions in the last full cycle took.
+    pub used_ratio: f64,
+    /// The most records that the client's own limit allows in one cycle; null without a limit.
+    pub limit: Option<u64>,
+    /// The memory that the delayed records cost.
+    pub backlog_bytes: u64,
+    /// An estimate: the seconds after which a record that is sent now would be admitted. It is the backlog divided by
+    /// the client's rate, which is the larger of its admissions in the last full cycle and of its grant, but at most
+    /// its own limit. 0 without a backlog and in shadow mode; null in mode reject and while the service is not ready.
+    pub next_admission_seconds: Option<f64>,
+    /// Delays of one commit interval or more, since start.
+    pub delays: DelaysView,
+    /// The delays that enforcing would have given, in shadow mode.
+    pub shadow_delays: DelaysView,
+}
+
+/// Delays of admitted records. Quantiles are estimates from buckets; null without delays.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DelaysView {
+    pub records: u64,
+    pub p50_seconds: Option<f64>,
+    pub p99_seconds: Option<f64>,
+    pub longest_seconds: f64,
+}
