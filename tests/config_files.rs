@@ -148,7 +148,7 @@ fn each_way_to_connect_is_valid_where_its_feature_is_built() {
 
 #[test]
 fn the_effective_configuration_is_toml_with_the_same_meaning() {
-    for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "demo.toml"] {
+    for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "lending-platform.toml", "demo.toml"] {
         let first = load(name);
         let text = first.effective.to_toml();
         let second = Config::parse(&text, Path::new("printed.toml"), NOTHING, watermaster_kafka::PROPERTY_RULES)
