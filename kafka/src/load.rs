@@ -1,6 +1,7 @@
-//! A plain producer and a reader, which `watermaster load` puts before and behind a running Watermaster.
+//! A plain producer and readers, which `watermaster load` and `watermaster work` put before and behind a running
+//! Watermaster.
 //!
-//! Both use the configured connection, but not the throttler's consumer and producer.
+//! They use the configured connection, but not the throttler's consumer and producer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -166,5 +167,58 @@ impl Watcher {
             };
             on_record(&Arrived { topic, headers: Headers::of(&message), append_ms });
         }
+    }
+}
+
+/// A member of the consumer group that reads a service's target, as the protected service itself would be.
+///
+/// It commits once a second the records that it has finished.
+pub struct Worker {
+    consumer: BaseConsumer<LoggingContext>,
+    topic: String,
+    /// The longest wait for the ends of partitions.
+    timeout: Duration,
+}
+
+impl Worker {
+    /// Joins the group, which starts at the beginning of the topic if it has committed nothing.
+    ///
+    /// # Errors
+    /// Fails when no broker answers within `timeout`, or there is no such topic.
+    pub fn join(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Worker, AskError> {
+        let forced = [
+            ("group.id", group),
+            ("enable.auto.commit", "true"),
+            ("auto.commit.interval.ms", "1000"),
+            // An offset is stored by `finish`.
+            ("enable.auto.offset.store", "false"),
+            ("isolation.level", "read_committed"),
+            ("auto.offset.reset", "earliest"),
+        ];
+        let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
+        let consumer = client::consumer(&client::load_config(kafka, &defaults, &forced))?;
+        partitions(&consumer, kafka, topic, timeout)?;
+        consumer.subscribe(&[topic]).map_err(KafkaError::from)?;
+        Ok(Worker { consumer, topic: topic.to_owned(), timeout })
+    }
+
+    /// Finishes the next record, if one comes within a moment. Waits for brokers that are away.
+    pub fn finish_next(&self) -> bool {
+        let Some(Ok(message)) = self.consumer.poll(POLL_TIMEOUT) else { return false };
+        // A partition that moved to another member while its record was finished is committed there.
+        let _ = self.consumer.store_offset_from_message(&message);
+        true
+    }
+
+    /// Returns the number of offsets between this member and the ends of its partitions; `None` if no broker answers.
+    /// Markers of transactions count, too; a partition counts once a record of it came.
+    pub fn behind(&self) -> Option<u64> {
+        let positions = self.consumer.position().ok()?;
+        let behind = positions.elements().into_iter().map(|element| {
+            let Offset::Offset(at) = element.offset() else { return Some(0) };
+            let (_, end) = self.consumer.fetch_watermarks(&self.topic, element.partition(), self.timeout).ok()?;
+            u64::try_from(end - at).ok()
+        });
+        behind.sum()
     }
 }
