@@ -15,10 +15,16 @@ make() {
     fi
 }
 day=$((24 * 60 * 60 * 1000))
+# Each topic takes a JVM that runs for a second or two, so the services get theirs at the same time.
+pids=()
 for service in kyc credit-scoring income-assessment; do
-    for product in home-loan personal-loan car-loan credit-card; do
-        make "$product.$service" --config retention.ms=$day
-    done
-    make "$service.requests" --config retention.ms=$day --config message.timestamp.type=LogAppendTime
-    make "$service.dead-letter" --config retention.ms=$((7 * day))
+    {
+        for product in home-loan personal-loan car-loan credit-card; do
+            make "$product.$service" --config retention.ms=$day
+        done
+        make "$service.requests" --config retention.ms=$day --config message.timestamp.type=LogAppendTime
+        make "$service.dead-letter" --config retention.ms=$((7 * day))
+    } &
+    pids+=($!)
 done
+for pid in "${pids[@]}"; do wait "$pid"; done

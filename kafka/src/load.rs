@@ -21,6 +21,8 @@ use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
 
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// The longest wait for the end of a partition.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A record to send.
 #[derive(Debug, Clone, Copy)]
@@ -176,8 +178,6 @@ impl Watcher {
 pub struct Worker {
     consumer: BaseConsumer<LoggingContext>,
     topic: String,
-    /// The longest wait for the ends of partitions.
-    timeout: Duration,
 }
 
 impl Worker {
@@ -199,7 +199,7 @@ impl Worker {
         let consumer = client::consumer(&client::load_config(kafka, &defaults, &forced))?;
         partitions(&consumer, kafka, topic, timeout)?;
         consumer.subscribe(&[topic]).map_err(KafkaError::from)?;
-        Ok(Worker { consumer, topic: topic.to_owned(), timeout })
+        Ok(Worker { consumer, topic: topic.to_owned() })
     }
 
     /// Finishes the next record, if one comes within a moment. Waits for brokers that are away.
@@ -216,7 +216,7 @@ impl Worker {
         let positions = self.consumer.position().ok()?;
         let behind = positions.elements().into_iter().map(|element| {
             let Offset::Offset(at) = element.offset() else { return Some(0) };
-            let (_, end) = self.consumer.fetch_watermarks(&self.topic, element.partition(), self.timeout).ok()?;
+            let (_, end) = self.consumer.fetch_watermarks(&self.topic, element.partition(), END_TIMEOUT).ok()?;
             u64::try_from(end - at).ok()
         });
         behind.sum()
