@@ -19,6 +19,7 @@ use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
 use watermaster_tools::trace::{self, TraceArgs};
+use watermaster_tools::work::{self, WorkArgs};
 
 use watermaster::run::{self, Ending, HttpError, Options, Running, StartError, WatchedFiles};
 use watermaster::telemetry;
@@ -83,6 +84,8 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// Stand in for a protected service: read its target at a rate, and become slow when too much waits
+    Work(WorkArgs),
     /// Record when which client sent how much: one pass over the source topics, without their contents
     Trace(TraceArgs),
     /// Show what another capacity, mode or lending would have meant for the records of a trace
@@ -120,7 +123,7 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Trace(_) | Command::Dlq(_)) {
+    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Work(_) | Command::Trace(_) | Command::Dlq(_)) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
@@ -137,6 +140,7 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Work(args) => work::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Dlq(args) => dlq::run(&args),

@@ -86,7 +86,7 @@ fn the_reference_changes_nothing() {
     }
 }
 
-/// The README's sample can be copied and run.
+/// The README's sample is the first service of the lending platform.
 #[test]
 fn the_readmes_sample_is_valid() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
@@ -94,7 +94,28 @@ fn the_readmes_sample_is_valid() {
     let (sample, _) = sample.split_once("```").unwrap();
     let config = Config::parse(sample, Path::new("README.md"), NOTHING, watermaster_kafka::PROPERTY_RULES)
         .unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!(config.settings.services[0].sources.len(), 2);
+    let platform = load("lending-platform.toml").settings.services;
+    assert_eq!(format!("{:?}", config.settings.services), format!("{:?}", &platform[..1]));
+}
+
+/// Each service of the lending platform has its topics, a program that works them off, and a load in docker-compose.yml.
+#[test]
+fn compose_runs_every_service_of_the_lending_platform() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let (compose, script) = (read("docker-compose.yml"), read("deploy/compose/topics.sh"));
+    let words = |line: &str| script.split(line).nth(1).unwrap().split(';').next().unwrap().to_owned();
+    let (names, products) = (words("for service in "), words("for product in "));
+    let services = load("lending-platform.toml").settings.services;
+    assert_eq!(services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(" "), names);
+    for service in services {
+        for command in ["work", "load"] {
+            let start =
+                format!("[{command}, --config, /etc/watermaster/lending-platform.toml, --service, {},", service.name);
+            assert!(compose.contains(&start), "{start}");
+        }
+        let topics: Vec<String> = products.split(' ').map(|product| format!("{product}.{}", service.name)).collect();
+        assert_eq!(service.sources.iter().map(|source| source.topic.clone()).collect::<Vec<_>>(), topics);
+    }
 }
 
 /// Returns whether a cargo feature is in this build.
@@ -148,7 +169,7 @@ fn each_way_to_connect_is_valid_where_its_feature_is_built() {
 
 #[test]
 fn the_effective_configuration_is_toml_with_the_same_meaning() {
-    for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "demo.toml"] {
+    for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "lending-platform.toml", "demo.toml"] {
         let first = load(name);
         let text = first.effective.to_toml();
         let second = Config::parse(&text, Path::new("printed.toml"), NOTHING, watermaster_kafka::PROPERTY_RULES)

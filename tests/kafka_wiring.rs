@@ -19,6 +19,7 @@ use watermaster_core::offset_map::{self, MapBudget};
 use watermaster_core::{policy::Policy, reason::Reason, tracker::Tracker, units::Ratio};
 use watermaster_kafka::consumer::{Assignment, Consumer, Event};
 use watermaster_kafka::embedded::Embedded;
+use watermaster_kafka::load::Worker;
 use watermaster_kafka::preflight::{self, Severity};
 use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, Failure, Form, Producer, Rejected};
 use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record};
@@ -583,6 +584,24 @@ fn start_from_latest_skips_existing_records() {
     let assignments = assigned(&consumer);
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.commit_first), (5, true));
+}
+
+/// A worker that ends commits the records that it finished, and no others.
+#[test]
+fn a_worker_goes_on_where_its_group_has_finished() {
+    let bench = Bench::new(one());
+    bench.feed("target", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
+    let finish = |count: usize, behind: u64| {
+        let worker = Worker::join(&bench.kafka, "kyc", "target", TIMEOUT).unwrap();
+        let deadline = Instant::now() + TIMEOUT;
+        let mut finished = 0;
+        while finished < count && Instant::now() < deadline {
+            finished += usize::from(worker.finish_next());
+        }
+        assert_eq!((finished, worker.behind()), (count, Some(behind)));
+    };
+    finish(2, 3);
+    finish(3, 0);
 }
 
 #[test]

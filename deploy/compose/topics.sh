@@ -1,5 +1,5 @@
 #!/bin/bash
-# Creates the topics of watermaster.toml that do not exist yet. Runs in the Kafka image.
+# Creates the topics of config/lending-platform.toml that do not exist yet. Runs in the Kafka image.
 set -euo pipefail
 server=kafka:19092
 topics() { /opt/kafka/bin/kafka-topics.sh --bootstrap-server "$server" "$@"; }
@@ -11,12 +11,20 @@ make() {
     if grep -qxF "$topic" <<<"$existing"; then
         echo "$topic exists"
     else
-        topics --create --if-not-exists --topic "$topic" "$@"
+        topics --create --if-not-exists --topic "$topic" --partitions 3 "$@"
     fi
 }
 day=$((24 * 60 * 60 * 1000))
-for product in home-loan personal-loan car-loan credit-card; do
-    make "$product.kyc" --partitions 3 --config retention.ms=$day
+# Each topic takes a JVM that runs for a second or two, so the services get theirs at the same time.
+pids=()
+for service in kyc credit-scoring income-assessment; do
+    {
+        for product in home-loan personal-loan car-loan credit-card; do
+            make "$product.$service" --config retention.ms=$day
+        done
+        make "$service.requests" --config retention.ms=$day --config message.timestamp.type=LogAppendTime
+        make "$service.dead-letter" --config retention.ms=$((7 * day))
+    } &
+    pids+=($!)
 done
-make kyc.requests --partitions 3 --config retention.ms=$day
-make kyc.dead-letter --partitions 3 --config retention.ms=$((7 * day))
+for pid in "${pids[@]}"; do wait "$pid"; done

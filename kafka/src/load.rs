@@ -1,13 +1,14 @@
-//! A plain producer and a reader, which `watermaster load` puts before and behind a running Watermaster.
+//! A plain producer and readers, which `watermaster load` and `watermaster work` put before and behind a running
+//! Watermaster.
 //!
-//! Both use the configured connection, but not the throttler's consumer and producer.
+//! They use the configured connection, but not the throttler's consumer and producer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::Consumer as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders, Timestamp};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
@@ -17,13 +18,15 @@ use watermaster_settings::Kafka;
 
 use crate::ask::{AskError, Asker};
 use crate::assign;
-use crate::client::{self, KafkaError};
+use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
 use crate::topics::{Topics, all_partitions};
 
 /// The name of the clients' consumer group, which none joins, and their `client.id` unless one is configured.
 pub const NAME: &str = "watermaster-load";
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// The longest wait for the end of a partition.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A record to send.
 #[derive(Debug, Clone, Copy)]
@@ -159,5 +162,56 @@ impl Watcher {
             };
             on_record(&Arrived { topic: source.index(), headers: Headers::of(&message), append_ms });
         }
+    }
+}
+
+/// A member of the consumer group that reads a service's target, as the protected service itself would be.
+///
+/// It commits once a second the records that it has finished.
+pub struct Worker {
+    consumer: BaseConsumer<LoggingContext>,
+    topic: String,
+}
+
+impl Worker {
+    /// Joins the group, which starts at the beginning of the topic if it has committed nothing.
+    ///
+    /// # Errors
+    /// Fails when no broker answers within `timeout`, or there is no such topic.
+    pub fn join(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Worker, AskError> {
+        let forced = [
+            ("group.id", group),
+            ("enable.auto.commit", "true"),
+            ("auto.commit.interval.ms", "1000"),
+            // An offset is stored by `finish`.
+            ("enable.auto.offset.store", "false"),
+            ("isolation.level", "read_committed"),
+            ("auto.offset.reset", "earliest"),
+        ];
+        Asker::named(kafka, NAME)?.partitions(topic, timeout)?;
+        let defaults = [("client.id", NAME), ("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
+        let consumer = client::consumer(&client::config(kafka, &defaults, &forced))?;
+        consumer.subscribe(&[topic]).map_err(KafkaError::from)?;
+        Ok(Worker { consumer, topic: topic.to_owned() })
+    }
+
+    /// Finishes the next record, if one comes within a moment. Waits for brokers that are away.
+    pub fn finish_next(&self) -> bool {
+        let Some(Ok(message)) = self.consumer.poll(POLL_TIMEOUT) else { return false };
+        // A partition that moved to another member while its record was finished is committed there.
+        let _ = self.consumer.store_offset_from_message(&message);
+        true
+    }
+
+    /// Returns the number of offsets between this member and the ends of its partitions; `None` if no broker answers.
+    /// Markers of transactions count, too; a partition counts once a record of it came.
+    pub fn behind(&self) -> Option<u64> {
+        let positions = self.consumer.position().ok()?;
+        let behind = positions.elements().into_iter().map(|element| {
+            let Offset::Offset(at) = element.offset() else { return Some(0) };
+            let (_, end) = self.consumer.fetch_watermarks(&self.topic, element.partition(), END_TIMEOUT).ok()?;
+            u64::try_from(end - at).ok()
+        });
+        behind.sum()
     }
 }

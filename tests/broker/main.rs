@@ -33,6 +33,7 @@ mod overflow;
 mod pace;
 mod panels;
 mod patterns;
+mod platform;
 mod poison;
 mod preflight;
 mod promise;

@@ -16,7 +16,7 @@ use super::wait::{wait_for, wait_until};
 const FILE: &str = "watermaster.toml";
 
 /// The program that this tree builds.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_watermaster");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_watermaster");
 
 /// The time limit for the program to become ready.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,7 +86,8 @@ impl Watermaster {
         Watermaster::spawn_in(program, toml, options, &[])
     }
 
-    fn spawn_in(program: &Path, toml: &str, options: &[&str], environment: &[(&str, String)]) -> Watermaster {
+    /// Starts a program of any version with these variables in its environment; returns at once.
+    pub fn spawn_in(program: &Path, toml: &str, options: &[&str], environment: &[(&str, String)]) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
         let mut command = command(program, "run", toml, &dir);
         command

@@ -19,7 +19,7 @@ pub enum Exit {
     No = 1,
     /// the command line is wrong
     Usage = 2,
-    /// no broker answered (run --fail-fast, check --connect, dlq, load, trace), or no instance (health, reload, top)
+    /// no broker (run --fail-fast, check --connect, dlq, load, trace, work) or instance (health, reload, top) answered
     Unreachable = 69,
     /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for;
     /// each command: this is another librdkafka than the program was built for

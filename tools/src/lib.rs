@@ -2,6 +2,7 @@
 //!
 //! - [`allocate`]: explains how one cycle's capacity is shared out
 //! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
+//! - [`work`]: stands in for a protected service
 //! - [`trace`]: records when which client sent how much; [`trace_file`]: the file
 //! - [`simulate`]: runs a trace through the core in simulated time
 //! - [`top`]: shows a running instance, live, over its HTTP API
@@ -28,3 +29,4 @@ mod sources;
 pub mod top;
 pub mod trace;
 pub mod trace_file;
+pub mod work;

@@ -2,7 +2,7 @@
 //! the scenario that [`placed`] assigns to its panel.
 
 mod placed;
-mod prometheus;
+pub mod prometheus;
 mod question;
 mod stage;
 mod sums;
@@ -30,7 +30,7 @@ fn every_panel_shows_data() {
     let ports = Stage::ports();
     let addresses = Stage::addresses(ports);
     let run = Run::start();
-    let prometheus = Prometheus::start(&addresses);
+    let prometheus = Prometheus::start(&addresses, Some(SCRAPE));
     let mut stage = Stage::start(ports);
     // A rate omits the increase of a counter before the first scrape.
     until_answered(&mut stage, "the first instance", || all_ready(&prometheus, &addresses[..1]));

@@ -1,4 +1,4 @@
-//! The test's own Prometheus, with the repository's configuration and rules, which scrapes every second.
+//! The test's own Prometheus, with the repository's configuration and rules.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -11,23 +11,24 @@ use yaml_serde::Value as Yaml;
 use crate::support::repository::{read, root};
 use crate::{support::own_broker::free_port, support::process::Process, support::wait::wait_until};
 
-/// The interval between two scrapes, and between two evaluations of the rules.
+/// The interval of tests that ask about single seconds.
 pub const SCRAPE: Duration = Duration::from_secs(1);
 
 pub struct Prometheus {
     // Declared before `dir`, so that the process ends before its directory is removed.
     process: Process,
-    url: String,
+    pub url: String,
     dir: TempDir,
     agent: ureq::Agent,
 }
 
 impl Prometheus {
     /// Starts Prometheus. It scrapes these addresses as the job `watermaster`, even before an instance listens there.
-    pub fn start(addresses: &[String]) -> Prometheus {
+    /// `interval` replaces the configuration's intervals between scrapes and between evaluations of rules.
+    pub fn start(addresses: &[String], interval: Option<Duration>) -> Prometheus {
         let dir = tempfile::Builder::new().prefix("watermaster-prometheus-").tempdir().expect("a temporary directory");
         let own = format!("127.0.0.1:{}", free_port());
-        lay_out(&dir, &own, addresses);
+        lay_out(&dir, &own, addresses, interval);
         let log = File::create(dir.path().join("log")).expect("the log can be written");
         let mut command = Command::new("prometheus");
         command.current_dir(dir.path()).args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
@@ -66,16 +67,17 @@ impl Prometheus {
 }
 
 /// Copies the repository's `prometheus/`, with the test's own scrape targets and interval.
-fn lay_out(dir: &TempDir, own: &str, addresses: &[String]) {
+fn lay_out(dir: &TempDir, own: &str, addresses: &[String], interval: Option<Duration>) {
     let mut config: Yaml =
         yaml_serde::from_str(&read(&root("prometheus/prometheus.yml"))).expect("prometheus.yml is YAML");
-    let seconds = || Yaml::from(format!("{}s", SCRAPE.as_secs()));
-    config["global"]["scrape_interval"] = seconds();
-    config["global"]["evaluation_interval"] = seconds();
+    let seconds = interval.map(|interval| Yaml::from(format!("{}s", interval.as_secs())));
+    let shorten = |table: &mut Yaml, key: &str| table[key] = seconds.clone().unwrap_or_else(|| table[key].clone());
+    shorten(&mut config["global"], "scrape_interval");
+    shorten(&mut config["global"], "evaluation_interval");
     for job in config["scrape_configs"].as_sequence_mut().expect("scrape_configs is a list") {
         match job["job_name"].as_str() {
             Some("watermaster") => {
-                job["scrape_interval"] = seconds();
+                shorten(job, "scrape_interval");
                 // The service discovery of the compose file: its host names do not exist here.
                 let fields = job.as_mapping_mut().expect("a job is a table");
                 fields.remove("dns_sd_configs").expect("the job watermaster has dns_sd_configs");

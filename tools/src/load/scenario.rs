@@ -20,7 +20,7 @@ const MAX_VALUE_BYTES: u64 = 1_000_000;
 /// The values of `value_bytes`.
 const VALUE_BYTES: &str = "a size in bytes, or [smallest, largest], from 0 to 1000000";
 
-const RATE: Kind = Kind::DecimalOrPercent(
+pub(crate) const RATE: Kind = Kind::DecimalOrPercent(
     "records per second (50, 0.5) or a part of the service's capacity (\"80%\"), from 0 to 1000000 or 100000%",
 );
 const LENGTH: Kind = Kind::Duration(Duration::from_millis(1), Duration::from_secs(7 * 24 * 3600));

@@ -1,0 +1,262 @@
+//! The example of `config/lending-platform.toml` as `docker compose up` runs it: two instances, three services behind them,
+//! a campaign, Prometheus with its rules. The story is asserted by counts of the target topics and of the services.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use watermaster_settings::Service;
+use watermaster_settings::config::Config;
+
+use crate::load::{number, rejected};
+use crate::panels::prometheus::Prometheus;
+use crate::support::broker::Topic;
+use crate::support::own_broker::{OwnBroker, free_ports};
+use crate::support::process::{Process, Signal};
+use crate::support::repository::{read, root};
+use crate::support::wait::wait_until;
+use crate::support::watermaster::{PROGRAM, START_TIMEOUT, Watermaster};
+
+const CONFIG: &str = "config/lending-platform.toml";
+const SCENARIO: &str = "config/scenarios/lending-platform.toml";
+const PARTITIONS: i32 = 3;
+/// The client that sends the campaign.
+const CAMPAIGN: &str = "credit-card";
+/// The services. The rate of each lies in this folder: it takes more than its capacity.
+const SERVICES: [&str; 3] = ["kyc", "credit-scoring", "income-assessment"];
+const RATES: &str = "deploy/compose/rates";
+/// The length of the story, unless WATERMASTER_PLATFORM_MINUTES says another one.
+const MINUTES: u64 = 10;
+/// The alerts of a story of ten minutes. Their windows are five minutes long, so a shorter story has fewer.
+const ALERTS: [&str; 3] = [
+    "WatermasterDeadLetterRate credit-scoring", "WatermasterDelayAboveTarget kyc",
+    "WatermasterRejecting credit-scoring",
+];
+/// The alert of an instance that died.
+const DOWN: &str = "WatermasterDown";
+/// The time after the story in which every alert ends.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(120);
+/// The p99 in seconds that a product beside the campaign may wait in mode shape, beyond the p99 in shadow mode, where no
+/// record waits for capacity: a busy machine delays both.
+const MOST_WAIT: f64 = 1.0;
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The parts of the story at which the campaign begins, and at which an instance dies.
+const CAMPAIGN_AT: f64 = 0.2;
+const KILL_AT: f64 = 0.27;
+
+/// A command of the program, whose outputs go to files.
+struct Job {
+    process: Process,
+    service: &'static str,
+    dir: TempDir,
+}
+
+impl Job {
+    fn start(broker: &OwnBroker, service: &'static str, arguments: &[&str]) -> Job {
+        let dir = tempfile::Builder::new().prefix("watermaster-platform-").tempdir().expect("a temporary directory");
+        let file = |name| File::create(dir.path().join(name)).expect("the output can be written");
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).args(["--output", "json", "--service", service, "--config"]).arg(root(CONFIG));
+        command.env_clear().env("WATERMASTER_KAFKA__BOOTSTRAP_SERVERS", &broker.bootstrap);
+        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+        Job { process: Process::start(&mut command), service, dir }
+    }
+
+    fn text(&self, name: &str) -> String {
+        read(&self.dir.path().join(name))
+    }
+
+    /// Waits for the end of the command, and returns its report.
+    fn report(&mut self, timeout: Duration) -> Value {
+        let status = self.process.wait(timeout);
+        let [report, log] = ["out", "err"].map(|name| self.text(name));
+        assert!(status.success(), "{}: {status}: {log}\n{report}", self.service);
+        serde_json::from_str(&report).unwrap_or_else(|why| panic!("{}: {why}: {log}", self.service))
+    }
+}
+
+/// The running platform.
+struct Platform {
+    instances: Vec<Watermaster>,
+    workers: Vec<Job>,
+    loads: Vec<Job>,
+    prometheus: Prometheus,
+    started: Instant,
+    length: Duration,
+    // The last one, so that it outlives its clients.
+    _broker: OwnBroker,
+}
+
+impl Platform {
+    fn start() -> Platform {
+        let minutes =
+            std::env::var("WATERMASTER_PLATFORM_MINUTES").map_or(MINUTES, |text| text.parse().expect("minutes"));
+        let length = Duration::from_secs(60 * minutes);
+        let broker = OwnBroker::start();
+        let config =
+            Config::load(&[root(CONFIG)], [], watermaster_kafka::PROPERTY_RULES).expect("a valid configuration");
+        // The topics live as long as the broker.
+        std::mem::forget(broker.create(&config.settings.services.iter().flat_map(topics).collect::<Vec<_>>()));
+        let addresses = free_ports::<2>().map(|port| format!("127.0.0.1:{port}"));
+        let text = read(&root(CONFIG));
+        let instance = |(number, address): (usize, &String)| {
+            let environment = [
+                ("WATERMASTER_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap.clone()),
+                ("WATERMASTER_KAFKA__INSTANCE_ID", format!("watermaster-{number}")),
+                ("WATERMASTER_ADMIN__LISTEN", address.clone()),
+            ];
+            Watermaster::spawn_in(PROGRAM.as_ref(), &text, &[], &environment)
+        };
+        let mut instances: Vec<Watermaster> = addresses.iter().enumerate().map(instance).collect();
+        instances.iter_mut().for_each(|instance| instance.wait_ready(START_TIMEOUT));
+        let prometheus = Prometheus::start(&addresses, None);
+        eprintln!("Kafka {}, instances {addresses:?}, Prometheus {}", broker.bootstrap, prometheus.url);
+        let path = |name: &str| root(name).display().to_string();
+        let workers = SERVICES.map(|service| {
+            Job::start(&broker, service, &["work", "--rate-file", &path(&format!("{RATES}/{service}"))])
+        });
+        let seconds = length.as_secs().to_string();
+        let scenario = path(SCENARIO);
+        let play = ["load", "--scenario", &scenario, "--seconds", &seconds];
+        let loads = SERVICES.map(|service| Job::start(&broker, service, &play));
+        let (workers, loads) = (workers.into(), loads.into());
+        Platform { instances, workers, loads, prometheus, started: Instant::now(), length, _broker: broker }
+    }
+
+    /// Waits for a part of the story.
+    fn until(&self, part: f64) {
+        let at = self.started + self.length.mul_f64(part);
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+    }
+
+    /// Returns the name of each alert that fires, with its service if it has one.
+    fn alerts(&self, over: Duration) -> BTreeSet<String> {
+        let query = format!("max_over_time(ALERTS{{alertstate=\"firing\"}}[{}s])", over.as_secs().max(1));
+        let answer = self.prometheus.ask("query", &[("query", &query)]).expect("Prometheus answers");
+        let alerts = answer["result"].as_array().cloned().unwrap_or_default();
+        let name = |alert: &Value| {
+            let [name, service] = ["alertname", "service"].map(|key| alert["metric"][key].as_str().unwrap_or_default());
+            format!("{name} {service}").trim().to_owned()
+        };
+        alerts.iter().map(name).collect()
+    }
+}
+
+fn topics(service: &Service) -> Vec<Topic> {
+    let sources = service.sources.iter().map(|source| source.topic.clone());
+    let names = sources.chain([service.target.clone(), service.dead_letter.clone()]);
+    names.map(|name| Topic::new(name, PARTITIONS).with_append_time()).collect()
+}
+
+/// Plays the story, and returns the figures of each service's load and of each service.
+fn play(kill: bool) {
+    let mut platform = Platform::start();
+    platform.until(CAMPAIGN_AT);
+    let quiet = platform.alerts(platform.started.elapsed());
+    eprintln!("alerts before the campaign: {quiet:?}");
+    if kill {
+        platform.until(KILL_AT);
+        platform.instances[1].kill();
+        platform.instances.truncate(1);
+    }
+    let loads: Vec<Value> = std::mem::take(&mut platform.loads)
+        .iter_mut()
+        .map(|load| load.report(platform.length + platform.length.max(Duration::from_secs(120))))
+        .collect();
+    let fired = platform.alerts(platform.started.elapsed());
+    eprintln!("alerts in the story: {fired:?}");
+    let works: Vec<Value> = std::mem::take(&mut platform.workers).iter_mut().map(finish).collect();
+    for (load, work) in loads.iter().zip(&works) {
+        tell(load, work);
+    }
+    assert_eq!(quiet, BTreeSet::new(), "alerts before the campaign");
+    let expected = ALERTS.iter().chain(kill.then_some(&DOWN)).map(ToString::to_string).collect();
+    assert!(fired.is_subset(&expected), "{fired:?}");
+    if platform.length >= Duration::from_secs(60 * MINUTES) {
+        assert_eq!(fired, expected);
+        wait_until("the alerts to end", QUIET_TIMEOUT, || {
+            platform.alerts(Duration::from_secs(1)).iter().all(|alert| alert == DOWN)
+        });
+    }
+    for instance in &mut platform.instances {
+        instance.assert_running();
+        assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0), "{}", instance.log());
+    }
+    let shadow = loads.iter().find(|load| load["service"]["enforce"] == false).expect("a service in shadow mode");
+    let noise = shadow["totals"]["delay_seconds"]["p99"].as_f64().expect("a time");
+    loads.iter().zip(&works).for_each(|(load, work)| assert_story(load, work, noise));
+}
+
+/// Ends a service once it has nothing more to do, and returns its report.
+fn finish(work: &mut Job) -> Value {
+    wait_until(&format!("{} to be idle", work.service), Duration::from_secs(300), || {
+        work.text("err").lines().last().is_some_and(|line| line.contains(": 0 finished/s"))
+    });
+    work.process.signal(Signal::Term);
+    work.report(STOP_TIMEOUT)
+}
+
+/// Prints the figures of a service.
+fn tell(load: &Value, work: &Value) {
+    let window = &load["window"];
+    eprintln!(
+        "{}: {} of {} in the fullest cycle ({}); {work}",
+        load["service"]["name"], window["most_admitted"], load["service"]["capacity"], window["promise"]
+    );
+    for client in load["clients"].as_array().expect("a list of clients") {
+        let delay = &client["delay_seconds"];
+        eprintln!(
+            "  {}: {} sent, {} admitted, rejected {}; waited {} (p50), {} (p99), {} at most",
+            client["name"],
+            client["sent"],
+            client["admitted"],
+            client["rejected"],
+            delay["p50"],
+            delay["p99"],
+            delay["max"]
+        );
+    }
+}
+
+fn assert_story(load: &Value, work: &Value, noise: f64) {
+    let service = load["service"]["name"].as_str().expect("a name");
+    assert_eq!((&load["ended"], &load["ok"]), (&"accounted_for".into(), &true.into()), "{service}: {load:#}");
+    let totals = &load["totals"];
+    assert_eq!([&totals["lost"], &totals["duplicated"], &totals["waiting"]].map(number), [0; 3], "{totals:#}");
+    assert_eq!(work["finished"], totals["admitted"], "{service} finished each admitted record once");
+    let enforced = load["service"]["enforce"] == true;
+    assert_eq!(load["window"]["promise"], if enforced { "kept" } else { "not_given" }, "{service}");
+    if enforced {
+        assert_eq!(work["slowest"], 1.0, "{service} was never overloaded");
+    }
+    let delays = load["service"]["mode"] == "shape";
+    for client in load["clients"].as_array().expect("a list of clients") {
+        let (is_campaign, wait) =
+            (client["name"] == CAMPAIGN, client["delay_seconds"]["p99"].as_f64().expect("a time"));
+        assert_eq!(rejected(client) > 0, enforced && is_campaign && !delays, "{service}: {client:#}");
+        if enforced && delays {
+            assert_eq!(wait > MOST_WAIT + noise, is_campaign, "{service}: {client:#}");
+        }
+    }
+}
+
+/// These tests run only with `scripts/test --long`, and by `scripts/platform`.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs Kafka's jars and Prometheus: scripts/platform"]
+    fn a_campaign_harms_no_other_product() {
+        play(false);
+    }
+
+    #[test]
+    #[ignore = "needs Kafka's jars and Prometheus: scripts/platform"]
+    fn a_campaign_harms_no_other_product_although_an_instance_dies() {
+        play(true);
+    }
+}
