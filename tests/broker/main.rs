@@ -39,6 +39,7 @@ mod redriven;
 mod reload;
 mod restart;
 mod rig;
+mod routes;
 mod schemas;
 mod seat_log;
 mod simulate;

@@ -24,7 +24,8 @@ fn service() -> Service {
 
 fn plan(service: &Service) -> FateRules<'_> {
     let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref());
-    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, beside: &[] }
+    let parked = "dead.parked".to_owned();
+    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, parked, beside: &[] }
 }
 
 /// Returns the header by which a record counts for the redrive's client, made from the dead letter at offset 9.
