@@ -74,7 +74,7 @@ impl Products {
     /// Returns record `n`: the even ones are of the loans.
     fn record(&self, n: u64) -> Outgoing {
         let product = (n % 2) as usize;
-        let is_strange = n / 2 % STRANGERS == 0;
+        let is_strange = (n / 2).is_multiple_of(STRANGERS);
         let client = if is_strange { "stranger" } else { ["loans", "cards"][product] };
         Outgoing::numbered(&self.rig.sources[product], n, client)
     }
@@ -145,7 +145,9 @@ fn kill(delivery: &str, repeats_allowed: u64) {
     assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
     let strangers = records / 2 / STRANGERS;
-    for (verdict, undeliverable) in products.judge(repeats_allowed).into_iter().zip([0, 1]) {
+    let verdicts = products.judge(repeats_allowed);
+    assert!(verdicts.iter().map(|verdict| verdict.repeated).sum::<u64>() <= repeats_allowed, "of both together");
+    for (verdict, undeliverable) in verdicts.into_iter().zip([0, 1]) {
         assert_eq!(verdict.admitted, records / 2 - strangers - undeliverable);
         assert_eq!(verdict.reasons.get("unknown_client"), Some(&strangers));
         assert_eq!(verdict.reasons.get("undeliverable").copied().unwrap_or(0), undeliverable, "of the cards alone");

@@ -162,7 +162,7 @@ impl TopicArgs {
         }
     }
 
-    /// Makes a client that reads a dead-letter topic, or that of its parked ones, with the committed offsets of `group`.
+    /// Makes a client that reads a dead-letter topic, or that of its parked ones. It may read the offsets of `group`.
     fn reader(&self, kafka: &Kafka, dead_letter: &str, group: &str) -> Result<Reader, AskError> {
         let topic = if self.parked { Service::parked(dead_letter) } else { dead_letter.to_owned() };
         Reader::open(kafka, group, &topic, CONNECT_TIMEOUT)

@@ -96,6 +96,13 @@ fn dead_letters_that_cannot_go_back_are_parked() {
     assert_eq!(plan(&service).fate(&letter, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
     let to_target = FateRules { to: Destination::Target, ..plan(&service) };
     assert!(matches!(to_target.fate(&letter, Some(&elsewhere), None), Fate::Send(_)));
+    // With several targets, only its source tells that of a record.
+    let mut service = service.clone();
+    service.sources[0].target = "loans.target".to_owned();
+    let to_target = FateRules { to: Destination::Target, ..plan(&service) };
+    assert_eq!(to_target.fate(&letter, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
+    let Fate::Send(sent) = to_target.fate(&letter, Some(&origin(1)), None) else { panic!("it is sent") };
+    assert_eq!(sent.topic, "loans.target");
 }
 
 #[test]
