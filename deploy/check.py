@@ -182,7 +182,7 @@ def strimzi(path, folder):
     required, optional, topics = set(), set(), set()
     for service in config["service"]:
         sources = {source["topic"] for source in service["source"]}
-        outputs = {service["target"], service["dead_letter"]}
+        outputs = {each[key] for each in [service, *service["source"]] for key in ("target", "dead_letter") if key in each}
         id = f"{group}.{service['name']}"
         controls = {service.get("control_topic", f"{id}.seats")} if service.get("scope", "group") == "group" else set()
         topics |= sources | outputs | controls

@@ -126,8 +126,8 @@ fn log_start(config: &Config) {
         info!(
             service = service.name,
             sources = service.sources_text(),
-            target = service.target,
-            dead_letter = service.dead_letter,
+            target = service.targets().join(", "),
+            dead_letter = service.dead_letters().join(", "),
             capacity = policy.capacity,
             cycle_seconds = policy.cycle.as_secs_f64(),
             mode = policy.mode.into_str(),

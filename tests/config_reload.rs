@@ -279,6 +279,12 @@ fn sources_come_and_go() {
     let replaced = file.reload("home-loan.kyc", "car-loan.kyc").unwrap();
     assert_eq!(replaced, ["service[0].source[0]", "service[0].source[1]"], "two are gone, one is new");
     assert_eq!(topics(), ["car-loan.kyc"]);
+    // A new source brings its own outputs; another output of an old one takes a restart, as that of a service does.
+    let with_outputs =
+        with_cards.replace("[[service.source]]\ntopic", "[[service.source]]\ndead_letter = \"cards\"\ntopic");
+    file.reload("[[service.source]]\n", &with_outputs).expect("another source");
+    let error = file.reload("[[service.source]]\n", &with_cards).expect_err("another topic");
+    assert!(error.contains("service[0].source[0].dead_letter") && error.contains("restart"), "{error}");
 }
 
 #[test]

@@ -63,12 +63,7 @@ impl Bench {
             secrets: Secrets::default(),
             schema_registry: None,
         };
-        let source = Source {
-            topic: "loans".to_owned(),
-            client: Some("loans".to_owned()),
-            allowed_clients: None,
-            by_pattern: false,
-        };
+        let source = Source { client: Some("loans".to_owned()), ..Source::new("loans") };
         let service = Service::new("kyc", ClientFrom::Topic, vec![source], policy(capacity, cycle));
         Bench { broker, kafka, service }
     }

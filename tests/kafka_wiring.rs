@@ -70,10 +70,8 @@ impl Bench {
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
                 .into(),
         };
-        let source =
-            |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None, by_pattern: false };
         let client_from = ClientFrom::Header("client-id".to_owned());
-        let service = Service::new("kyc", client_from, vec![source("loans"), source("cards")], policy());
+        let service = Service::new("kyc", client_from, ["loans", "cards"].map(Source::new).into(), policy());
         Bench { broker, kafka, service }
     }
 
@@ -98,7 +96,8 @@ impl Bench {
     }
 
     fn producer(&self) -> Producer {
-        Producer::new(&self.kafka, &self.service, &Topics::of(&self.service.sources), DEFAULT_BATCH_BYTES).unwrap()
+        let (kafka, service, sources) = (&self.kafka, &self.service, &self.service.sources);
+        Producer::new(kafka, service, sources, &Topics::of(sources), DEFAULT_BATCH_BYTES).unwrap()
     }
 
     fn client(&self) -> ClientConfig {

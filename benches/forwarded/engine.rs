@@ -18,8 +18,9 @@ use watermaster_settings::{
 
 use crate::records::{RECORDS, SOURCE};
 
+/// The outputs of [`Service::new`].
 pub const TARGET: &str = "target";
-pub const DEAD_LETTER: &str = "dead-letter";
+pub const DEAD_LETTER: &str = "dead";
 /// Longer than a run: rounds end only when they are full, and no cycle ends.
 const NEVER: Duration = Duration::from_secs(3600);
 /// A capacity that is never used up, so that it delays and rejects no record.
@@ -89,10 +90,8 @@ impl Case {
         let pointer = || ["client", "id"].map(str::to_owned).into();
         let client_from =
             if self.json { ClientFrom::Json(pointer()) } else { ClientFrom::Header("client-id".to_owned()) };
-        let source = Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false };
+        let source = Source::new(SOURCE);
         Service {
-            target: TARGET.to_owned(),
-            dead_letter: DEAD_LETTER.to_owned(),
             pace: self.paced.then(pace),
             group_silence: NEVER,
             ..Service::new("count", client_from, vec![source], self.policy())

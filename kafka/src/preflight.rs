@@ -14,7 +14,7 @@ mod transactions;
 use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_core::policy::Scope;
-use watermaster_settings::{Kafka, Service, Settings};
+use watermaster_settings::{Kafka, Service, Settings, Source};
 
 use crate::{ask::TopicFacts, client::KafkaError, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
@@ -45,14 +45,14 @@ impl Report {
     pub fn lacks_topics(&self) -> bool {
         self.findings.iter().any(|finding| matches!(finding.problem, Problem::NothingMatches { .. }))
     }
+}
 
-    /// Returns the size of a producer's largest batch in bytes: at most the smaller `max.message.bytes` of target and
-    /// dead-letter topic. A single record may be larger, since it may compress; the broker decides.
-    pub fn batch_bytes(&self, service: &Service) -> u64 {
-        let outputs = [&service.target, &service.dead_letter];
-        let limits = outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes);
-        limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
-    }
+/// Returns the size of a producer's largest batch in bytes: at most the smallest `max.message.bytes` of the outputs of
+/// these sources. A single record may be larger, since it may compress; the broker decides.
+pub fn batch_bytes(sources: &[Source], topics: &BTreeMap<String, TopicFacts>) -> u64 {
+    let outputs = sources.iter().flat_map(|source| [&source.target, &source.dead_letter]);
+    let limits = outputs.filter_map(|topic| topics.get(topic)?.max_message_bytes);
+    limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
 }
 
 /// A connection that lists the topics of the cluster.

@@ -20,26 +20,46 @@ pub use transactions::{MAX_TAINTED_STARTS, Transactions};
 
 /// The one producer of a service.
 pub struct Producer {
-    /// Dropped before their client.
-    target: TopicHandle,
-    dead_letter: TopicHandle,
+    /// The outputs of each source, by its index. Dropped before their client.
+    routes: Vec<Route>,
     transactions: Transactions,
     login: Login,
     service: settings::Service,
     topics: Arc<Topics>,
 }
 
+/// The topics of a source's records.
+struct Route {
+    target: OutputTopic,
+    dead_letter: OutputTopic,
+}
+
+struct OutputTopic {
+    name: String,
+    handle: TopicHandle,
+}
+
+impl OutputTopic {
+    fn new(transactions: &Transactions, name: &str) -> Result<OutputTopic, KafkaError> {
+        Ok(OutputTopic { name: name.to_owned(), handle: transactions.topic(name)? })
+    }
+}
+
 impl Producer {
-    /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`.
-    /// Dead letters name the source `topics`. No broker is contacted yet.
+    /// Makes a producer for the targets and the dead-letter topics of `sources`, which have the same order as their
+    /// `topics`, with batches of up to `batch_bytes`. No broker is contacted yet.
     pub fn new(
-        kafka: &settings::Kafka, service: &settings::Service, topics: &Arc<Topics>, batch_bytes: u64,
+        kafka: &settings::Kafka, service: &settings::Service, sources: &[settings::Source], topics: &Arc<Topics>,
+        batch_bytes: u64,
     ) -> Result<Producer, KafkaError> {
         let login = Login::new(kafka);
         let transactions = Transactions::new(&config(kafka, service, batch_bytes), transaction_timeout(kafka))?;
+        let route = |source: &settings::Source| {
+            let output = |name| OutputTopic::new(&transactions, name);
+            Ok(Route { target: output(&source.target)?, dead_letter: output(&source.dead_letter)? })
+        };
         Ok(Producer {
-            target: transactions.topic(&service.target)?,
-            dead_letter: transactions.topic(&service.dead_letter)?,
+            routes: sources.iter().map(route).collect::<Result<_, KafkaError>>()?,
             transactions,
             login,
             service: service.clone(),
@@ -57,7 +77,7 @@ impl Producer {
         &self.transactions
     }
 
-    /// Takes a record for the target, or a rejected one for the dead-letter topic. It has arrived when
+    /// Takes a record for its source's target, or a rejected one for its dead-letter topic. It has arrived when
     /// [`flush`](Transactions::flush) returns true and [`take_failures`](Transactions::take_failures) does not contain
     /// its tag.
     ///
@@ -68,16 +88,17 @@ impl Producer {
     pub fn send(
         &self, record: &mut Record<'_>, rejected: Option<(&Rejected, Form)>, tag: usize,
     ) -> Result<(), SendError> {
-        let (topic, name, headers, form) = match rejected {
-            None => (&self.target, &self.service.target, record.take_headers(), Form::Whole),
+        let route = &self.routes[record.origin.source.index()];
+        let (output, headers, form) = match rejected {
+            None => (&route.target, record.take_headers(), Form::Whole),
             Some((rejected, form)) => {
                 let headers = dead_letter::headers(record, rejected, form, &self.service, &self.topics);
-                (&self.dead_letter, &self.service.dead_letter, Some(headers), form)
+                (&route.dead_letter, Some(headers), form)
             }
         };
         let key = record.key().filter(|_| form != Form::KeylessStub);
         let value = record.value().filter(|_| form == Form::Whole);
         let record = ffi::ProducedRecord { key, value, timestamp_ms: record.origin.timestamp_ms, headers, tag };
-        self.transactions.send(topic, name, record)
+        self.transactions.send(&output.handle, &output.name, record)
     }
 }

@@ -142,12 +142,7 @@ mod tests {
         let topics = Topics::new(["loans", "cards"]);
         let first = topics.name(SourceIndex(0));
         for names in [["cards", "leases"], ["rents", "loans"]] {
-            let source = |topic: &str| Source {
-                topic: topic.to_owned(),
-                client: None,
-                allowed_clients: None,
-                by_pattern: topic == "leases",
-            };
+            let source = |topic: &str| Source { by_pattern: topic == "leases", ..Source::new(topic) };
             topics.subscribe(&names.map(source));
             assert_eq!(topics.names(), names);
             let required: Vec<&str> = names.into_iter().filter(|name| *name != "leases").collect();

@@ -302,7 +302,7 @@ fn damaged_and_forged_values_do_no_harm() {
         ClientFrom::Schema(SchemaFormat::Protobuf, path.clone()),
         ClientFrom::Json(path),
     ];
-    let source = Source { topic: "loans".to_owned(), client: None, allowed_clients: None, by_pattern: false };
+    let source = Source::new("loans");
     for (format, name) in
         FORMATS.into_iter().enumerate().filter(|(_, name)| only.as_deref().is_none_or(|it| it == *name))
     {

@@ -78,7 +78,7 @@ fn each_value_yields_the_client_that_went_into_it() {
         ClientFrom::Schema(SchemaFormat::Protobuf, path.clone()),
         ClientFrom::Json(path),
     ];
-    let source = Source { topic: "loans".to_owned(), client: None, allowed_clients: None, by_pattern: false };
+    let source = Source::new("loans");
     // The numbers of right, anonymous and wrong records for each format and place of the id.
     let mut counts: BTreeMap<String, [u64; 3]> = BTreeMap::new();
     while let Some(line) = next() {

@@ -174,6 +174,7 @@ pub struct Admin {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: String,
+    /// The outputs of the sources that name none of their own.
     pub target: String,
     pub dead_letter: String,
     pub on_undeliverable: OnUndeliverable,
@@ -228,12 +229,27 @@ impl Service {
         }
     }
 
-    /// Returns the topic for dead letters that are not sent again.
-    pub fn parked(&self) -> String {
-        format!("{}.parked", self.dead_letter)
+    /// Returns the topics of admitted records: the service's own, then those of its sources.
+    pub fn targets(&self) -> Vec<&str> {
+        distinct(&self.target, self.outputs_of_sources().map(|(target, _)| target))
     }
 
-    /// Returns the topic that tells which dead letters are done.
+    /// Returns the topics of rejected records: the service's own, then those of its sources.
+    pub fn dead_letters(&self) -> Vec<&str> {
+        distinct(&self.dead_letter, self.outputs_of_sources().map(|(_, dead_letter)| dead_letter))
+    }
+
+    fn outputs_of_sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        let named = self.sources.iter().map(|source| (&*source.target, &*source.dead_letter));
+        named.chain(self.patterns.iter().map(|source| (&*source.target, &*source.dead_letter)))
+    }
+
+    /// Returns the topic for dead letters of this topic that are not sent again.
+    pub fn parked(dead_letter: &str) -> String {
+        format!("{dead_letter}.parked")
+    }
+
+    /// Returns the topic that tells which dead letters are done, in all topics of dead letters.
     pub fn ledger(&self) -> String {
         format!("{}.ledger", self.dead_letter)
     }
@@ -242,6 +258,17 @@ impl Service {
     pub fn former_control_topic(&self, group_id: &str) -> String {
         format!("{group_id}.{}.control", self.name)
     }
+}
+
+/// Returns a name and the others that differ, in order.
+fn distinct<'t>(own: &'t str, others: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
+    let mut names = vec![own];
+    for other in others {
+        if !names.contains(&other) {
+            names.push(other);
+        }
+    }
+    names
 }
 
 /// The search for the capacity in the commits of the service's consumer group.
@@ -294,11 +321,27 @@ pub struct Source {
     pub client: Option<String>,
     /// The clients that may send to this topic; `None` for all.
     pub allowed_clients: Option<Vec<String>>,
+    /// The topic of its admitted records: its own, or that of the service.
+    pub target: String,
+    /// The topic of its rejected records: its own, or that of the service.
+    pub dead_letter: String,
     /// The topic is read because it matches a pattern: it may be deleted at any time.
     pub by_pattern: bool,
 }
 
 impl Source {
+    /// Returns a source with nothing configured but this, of a service that [`Service::new`] makes.
+    pub fn new(topic: &str) -> Source {
+        Source {
+            topic: topic.to_owned(),
+            client: None,
+            allowed_clients: None,
+            target: "target".to_owned(),
+            dead_letter: "dead".to_owned(),
+            by_pattern: false,
+        }
+    }
+
     /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,
     /// unless a record names another one by a place of `client_from` before `topic`.
     pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
@@ -313,6 +356,9 @@ pub struct SourcePattern {
     /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
     pub client: Option<String>,
     pub allowed_clients: Option<Vec<String>>,
+    /// The outputs of every topic that matches.
+    pub target: String,
+    pub dead_letter: String,
 }
 
 /// Returns the client to which all records of a topic belong that has this client and allows these.

@@ -12,8 +12,14 @@ impl SourcePattern {
     fn source(&self, topic: &str) -> Option<Source> {
         let captured = self.pattern.client_of(topic)?;
         let client = self.client.as_deref().unwrap_or(captured).to_owned();
-        let (topic, allowed_clients) = (topic.to_owned(), self.allowed_clients.clone());
-        Some(Source { topic, client: Some(client), allowed_clients, by_pattern: true })
+        Some(Source {
+            topic: topic.to_owned(),
+            client: Some(client),
+            allowed_clients: self.allowed_clients.clone(),
+            target: self.target.clone(),
+            dead_letter: self.dead_letter.clone(),
+            by_pattern: true,
+        })
     }
 }
 
@@ -102,10 +108,14 @@ impl Settings {
     /// loop.
     pub fn with_matches(&self, topics: &[String]) -> Settings {
         let named = |service: &'_ Service| {
-            let outputs = [&service.target, &service.dead_letter, &service.control_topic].map(String::clone);
-            let sources = service.sources.iter().map(|source| source.topic.clone());
+            let mut topics: Vec<String> = service.sources.iter().map(|source| source.topic.clone()).collect();
+            topics.extend(service.targets().into_iter().map(str::to_owned));
+            for dead_letter in service.dead_letters() {
+                topics.extend([dead_letter.to_owned(), Service::parked(dead_letter)]);
+            }
             let former = service.former_control_topic(&self.kafka.group_id);
-            sources.chain(outputs).chain([service.parked(), service.ledger(), former]).collect::<Vec<_>>()
+            topics.extend([service.control_topic.clone(), service.ledger(), former]);
+            topics
         };
         let named: BTreeSet<String> = self.services.iter().flat_map(named).collect();
         let free = |topic: &&String| !topic.starts_with(INTERNAL) && !named.contains(*topic);

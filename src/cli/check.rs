@@ -190,8 +190,8 @@ fn print_text(config: &Config) {
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,
             service.sources_text(),
-            service.target,
-            service.dead_letter,
+            service.targets().join(", "),
+            service.dead_letters().join(", "),
             service.policy.capacity,
             humantime::format_duration(service.policy.cycle)
         ));

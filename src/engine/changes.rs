@@ -25,10 +25,14 @@ impl Engine<'_> {
             }
         }
         if let Some(sources) = change.sources {
-            let other_topics = self.link.partitions.sources.change(sources, change.facts);
+            let change = self.link.partitions.sources.change(sources, change.facts);
+            if change.outputs {
+                // The former one has no place for records of new sources. Nothing is in flight between two rounds.
+                *self.link.producer = self.link.partitions.sources.producer(self.job)?;
+            }
             let assigned: Vec<u32> = self.link.partitions.assigned().map(|(number, _)| number).collect();
             assigned.into_iter().for_each(|number| self.tell_sole_client(number));
-            if other_topics {
+            if change.topics {
                 let topics = self.link.partitions.sources.topics.names().join(", ");
                 info!(service = self.job.service.name, topics, "other sources: the group assigns partitions anew");
                 self.link.consumer.subscribe()?;

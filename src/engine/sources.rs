@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use watermaster_kafka::producer::Producer;
 use watermaster_kafka::topics::{SourceIndex, Topics};
-use watermaster_kafka::{KafkaError, ask::TopicFacts, consumer::Consumer};
+use watermaster_kafka::{KafkaError, ask::TopicFacts, consumer::Consumer, preflight};
 use watermaster_settings::Source;
 
 use super::Job;
@@ -15,6 +15,14 @@ pub(super) struct Sources {
     pub(super) topics: Arc<Topics>,
     list: Vec<Source>,
     facts: BTreeMap<String, TopicFacts>,
+}
+
+/// The difference that other sources make.
+pub(super) struct SourcesChange {
+    /// Other topics are read.
+    pub(super) topics: bool,
+    /// A source is new, or has other outputs.
+    pub(super) outputs: bool,
 }
 
 impl Sources {
@@ -28,27 +36,32 @@ impl Sources {
     }
 
     pub(super) fn producer(&self, job: &Job) -> Result<Producer, KafkaError> {
-        Producer::new(&job.kafka, &job.service, &self.topics, job.facts.batch_bytes(&job.service))
+        let batch_bytes = preflight::batch_bytes(&self.list, &self.facts);
+        Producer::new(&job.kafka, &job.service, &self.list, &self.topics, batch_bytes)
     }
 
     pub(super) fn get(&self, source: SourceIndex) -> &Source {
         &self.list[source.index()]
     }
 
-    /// Takes over other sources. Returns whether they have other topics.
-    pub(super) fn change(&mut self, sources: Vec<Source>, facts: BTreeMap<String, TopicFacts>) -> bool {
+    /// Takes over other sources.
+    pub(super) fn change(&mut self, sources: Vec<Source>, facts: BTreeMap<String, TopicFacts>) -> SourcesChange {
         self.facts.extend(facts);
         let before = self.topics.names();
         let same = before.len() == sources.len() && sources.iter().all(|source| before.contains(&&*source.topic));
+        let mut change = SourcesChange { topics: !same, outputs: false };
         self.topics.subscribe(&sources);
         for source in sources {
-            match self.topics.find(&source.topic).map(SourceIndex::index) {
-                Some(index) if index < self.list.len() => self.list[index] = source,
-                Some(_) => self.list.push(source),
-                None => {}
+            let Some(index) = self.topics.find(&source.topic).map(SourceIndex::index) else { continue };
+            let outputs = |source: &Source| (source.target.clone(), source.dead_letter.clone());
+            change.outputs |= self.list.get(index).map(outputs) != Some(outputs(&source));
+            if index < self.list.len() {
+                self.list[index] = source;
+            } else {
+                self.list.push(source);
             }
         }
-        !same
+        change
     }
 
     /// Returns the retention of each source that is read now; zero where it is unlimited or not known.

@@ -101,6 +101,8 @@ impl Subject {
             self.partitions.insert(source.topic.clone(), partitions as usize);
         }
         let Some(group) = &service.consumer_group else { return Ok(None) };
-        Ok(asker.lag(group, &service.target, ANSWER_TIMEOUT)?.map(|lag| (group.clone(), lag)))
+        let lags = service.targets().into_iter().map(|target| asker.lag(group, target, ANSWER_TIMEOUT));
+        let lags: Vec<Option<u64>> = lags.collect::<Result<_, _>>()?;
+        Ok(lags.into_iter().flatten().reduce(|sum, lag| sum + lag).map(|lag| (group.clone(), lag)))
     }
 }

@@ -42,6 +42,7 @@ mod redriven;
 mod reload;
 mod restart;
 mod rig;
+mod routes;
 mod schemas;
 mod seat_log;
 mod simulate;

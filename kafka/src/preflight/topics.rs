@@ -1,4 +1,4 @@
-//! Compares the topics of a service: target and dead-letter topic must accept all records of the sources.
+//! Compares the topics of a service: targets and dead-letter topics must accept all records of their sources.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,26 @@ use crate::ask::TopicFacts;
 const HEADER_ROOM: u64 = 2048;
 
 pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
-    let outputs = [service.target.as_str(), service.dead_letter.as_str()];
+    let outputs = service.targets().into_iter().chain(service.dead_letters());
     service.sources.iter().map(|source| source.topic.as_str()).chain(outputs)
 }
 
-/// Compares target and dead-letter topic with the sources, and each topic with its own replicas.
+/// Compares each target and dead-letter topic with its sources, and each topic with its own replicas.
 pub(super) fn compare(service: &Service, topics: &BTreeMap<String, TopicFacts>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut find = |topic: &str, problem: Option<Problem>| {
         findings.extend(problem.map(|problem| problem.of_topic(&service.name, topic)));
     };
-    let sources: Vec<_> = service.sources.iter().filter_map(|source| topics.get(&source.topic)).collect();
-    let most = |of: fn(&TopicFacts) -> Option<u64>| sources.iter().filter_map(|facts| of(facts)).max();
-    let largest = most(|facts| facts.max_message_bytes);
-    let replication = most(|facts| u64::try_from(facts.replication).ok());
-    let insync = most(|facts| facts.min_insync_replicas);
-    for (topic, headers) in [(&service.target, 0), (&service.dead_letter, HEADER_ROOM)] {
+    let targets = service.targets().into_iter().map(|topic| (topic, 0));
+    let dead_letters = service.dead_letters().into_iter().map(|topic| (topic, HEADER_ROOM));
+    for (topic, headers) in targets.chain(dead_letters) {
         let Some(facts) = topics.get(topic) else { continue };
+        let sources = service.sources.iter().filter(|source| source.target == topic || source.dead_letter == topic);
+        let sources: Vec<_> = sources.filter_map(|source| topics.get(&source.topic)).collect();
+        let most = |of: fn(&TopicFacts) -> Option<u64>| sources.iter().filter_map(|facts| of(facts)).max();
+        let largest = most(|facts| facts.max_message_bytes);
+        let replication = most(|facts| u64::try_from(facts.replication).ok());
+        let insync = most(|facts| facts.min_insync_replicas);
         let below = |own: Option<u64>, sources: Option<u64>| Some((own?, sources?)).filter(|(own, most)| own < most);
         let room = facts.max_message_bytes.zip(largest);
         let room = room.filter(|(bytes, largest)| *bytes < largest.saturating_add(headers));

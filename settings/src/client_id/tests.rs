@@ -31,7 +31,7 @@ impl Fields for Sample<'_> {
 }
 
 fn source(client: Option<&str>) -> Source {
-    Source { topic: "loans".to_owned(), client: client.map(str::to_owned), allowed_clients: None, by_pattern: false }
+    Source { client: client.map(str::to_owned), ..Source::new("loans") }
 }
 
 fn path(pointer: &str) -> Vec<String> {

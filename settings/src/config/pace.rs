@@ -41,6 +41,9 @@ pub fn max_open(section: &Section<'_>) -> Option<Option<u64>> {
         section.refuse("max_open", "is set without consumer_group", "the consumer group that reads the target");
         return None;
     }
+    if max_open.is_some() {
+        check_targets(section);
+    }
     Some(max_open)
 }
 
@@ -55,6 +58,7 @@ pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
     let floor: Option<u64> = section.derived("floor", capacity.map(|capacity| (capacity / 10).max(1)));
     let ceiling = ceiling(&section, control);
     check_bounds(&section, capacity, floor, ceiling.flatten());
+    check_targets(service);
     let interval: Option<Duration> = section.get("interval");
     let poll = poll(&section, interval);
     // Without enforcement nothing is held back, so that there is nothing to apply.
@@ -70,6 +74,18 @@ pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
         interval: interval,
     });
     read_struct!(PaceSettings { params: params, poll: poll }).map(Some)
+}
+
+/// The search follows the commits in one topic.
+fn check_targets(service: &Section<'_>) {
+    let target = service.text("target", values::topic);
+    for source in service.tables("source") {
+        if let Some(own) = source.optional("target", values::topic).flatten().filter(|own| target.as_ref() != Some(own))
+        {
+            let problem = format!("is {own:?}, but [service.pace] follows one target only");
+            source.refuse("target", problem, "the target of the service, or no [service.pace]");
+        }
+    }
 }
 
 /// Reads the ceiling, without which no limit may rise.

@@ -42,23 +42,41 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
         let pattern = source.optional("topic_pattern", |text| values::topic_pattern(text).map(|_| text.to_owned()));
         claim(&mut patterns, &source, "topic_pattern", pattern.flatten(), "each pattern only once");
     }
+    let mut ledgers = BTreeMap::new();
     for service in services {
-        let topics = ["target", "dead_letter"].map(|key| (key, service.text(key, values::topic)));
-        let outputs = [topics.as_slice(), &[("control_topic", service::control_topic(service, kafka))]].concat();
-        for (index, (key, topic)) in outputs.iter().enumerate() {
+        let (mut uses, ledger) = (BTreeMap::new(), service.text("dead_letter", values::topic));
+        for (section, key, topic) in outputs(service, kafka) {
             let Some(topic) = topic else { continue };
-            if let Some(source) = sources.get(topic) {
-                service.refuse(
+            if let Some(source) = sources.get(&topic) {
+                section.refuse(
                     key,
                     format!("is {topic:?}, which is {source} too: records would go round in a loop"),
                     "a topic that is no source of any service",
                 );
             }
-            if let Some((other, _)) = outputs[..index].iter().find(|(_, name)| name.as_ref() == Some(topic)) {
-                service.refuse(key, format!("is {topic:?}, which is the {other} too"), "a topic of its own");
+            // Sources may share a target, or a dead-letter topic.
+            let other = *uses.entry(topic.clone()).or_insert(key);
+            if other != key {
+                section.refuse(key, format!("is {topic:?}, which is the {other} too"), "a topic of its own");
+            }
+            if key == "dead_letter" && *ledgers.entry(topic.clone()).or_insert(ledger.clone()) != ledger {
+                let problem =
+                    format!("is {topic:?}, where another service with a ledger of its own rejects records, too");
+                section.refuse(key, problem, "one dead_letter of both services, or a topic of its own");
             }
         }
     }
+}
+
+/// Returns the topics that a service writes to, each with its section and key; the service's own come first.
+fn outputs<'a>(service: &Section<'a>, kafka: &Section<'_>) -> Vec<(Section<'a>, &'static str, Option<String>)> {
+    const KEYS: [&str; 2] = ["target", "dead_letter"];
+    let own = KEYS.map(|key| (service.clone(), key, service.text(key, values::topic)));
+    let control = (service.clone(), "control_topic", service::control_topic(service, kafka));
+    let of_source =
+        |source: Section<'a>| KEYS.map(|key| (source.clone(), key, source.optional(key, values::topic).flatten()));
+    let of_sources = service.tables("source").into_iter().flat_map(of_source);
+    own.into_iter().chain([control]).chain(of_sources).collect()
 }
 
 /// A round must be short compared to every cycle: the window's limit holds to within one round.

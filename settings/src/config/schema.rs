@@ -236,4 +236,6 @@ const SOURCE: &[Key] = &[
         Derived("the capture (?<client>…) of topic_pattern, or the topic's name"),
     ),
     reloaded_key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
+    key("target", TOPIC, Unset),
+    key("dead_letter", TOPIC, Unset),
 ];

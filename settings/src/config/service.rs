@@ -27,19 +27,21 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let tables = section.tables("source");
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
     let redrive_client = section.text("redrive_client", values::client);
+    let outputs = ["target", "dead_letter"].map(|key| section.text(key, values::topic));
     let (mut sources, mut patterns) = (Vec::new(), Vec::new());
     for table in &tables {
         if table.is_set("topic_pattern") {
-            patterns.push(source_pattern(table, &configured));
+            patterns.push(source_pattern(table, &configured, outputs.clone()));
         } else {
-            sources.push(source(table, by_topic, &configured));
+            sources.push(source(table, by_topic, &configured, outputs.clone()));
         }
     }
+    let [target, dead_letter] = outputs;
     read_struct!(Service {
         [section => on_undeliverable, group_silence, dead_letter_headers]
         name: section.text("name", values::service_name),
-        target: section.text("target", values::topic),
-        dead_letter: section.text("dead_letter", values::topic),
+        target: target,
+        dead_letter: dead_letter,
         client_from: client_from,
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
@@ -170,7 +172,10 @@ fn one_limit(section: &Section<'_>) -> Option<Limit> {
     })
 }
 
-fn source(section: &Section<'_>, by_topic: bool, configured: &[&str]) -> Option<Source> {
+/// A target and a dead-letter topic.
+type Outputs = [Option<String>; 2];
+
+fn source(section: &Section<'_>, by_topic: bool, configured: &[&str], of_service: Outputs) -> Option<Source> {
     let topic = section.optional("topic", values::topic);
     if topic == Some(None) {
         section.refuse("topic", "is missing", "a topic's name, or topic_pattern in its place");
@@ -183,10 +188,24 @@ fn source(section: &Section<'_>, by_topic: bool, configured: &[&str]) -> Option<
         section.optional("client", values::client)
     };
     let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
-    read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients, by_pattern: Some(false) })
+    let [target, dead_letter] = outputs(section, of_service);
+    read_struct!(Source {
+        topic: topic,
+        client: client,
+        allowed_clients: allowed_clients,
+        target: target,
+        dead_letter: dead_letter,
+        by_pattern: Some(false),
+    })
 }
 
-fn source_pattern(section: &Section<'_>, configured: &[&str]) -> Option<SourcePattern> {
+/// Reads the outputs of a source; those that it does not name are the service's.
+fn outputs(section: &Section<'_>, [target, dead_letter]: Outputs) -> Outputs {
+    let of_source = |key, of_service| section.optional(key, values::topic)?.or(of_service);
+    [of_source("target", target), of_source("dead_letter", dead_letter)]
+}
+
+fn source_pattern(section: &Section<'_>, configured: &[&str], of_service: Outputs) -> Option<SourcePattern> {
     if section.is_set("topic") {
         section.refuse("topic_pattern", "stands beside topic", "one of the two");
     }
@@ -201,7 +220,14 @@ fn source_pattern(section: &Section<'_>, configured: &[&str]) -> Option<SourcePa
         section.warn("topic_pattern", problem, "(?<client>…), or (?:…) for a group that captures nothing");
     }
     let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
-    read_struct!(SourcePattern { pattern: pattern, client: client, allowed_clients: allowed_clients })
+    let [target, dead_letter] = outputs(section, of_service);
+    read_struct!(SourcePattern {
+        pattern: pattern,
+        client: client,
+        allowed_clients: allowed_clients,
+        target: target,
+        dead_letter: dead_letter,
+    })
 }
 
 /// Reads the clients that may send to a source with this client by its topic.

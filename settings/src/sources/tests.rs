@@ -63,6 +63,24 @@ fn the_first_pattern_wins_and_topics_come_before_patterns() {
 }
 
 #[test]
+fn a_source_has_the_outputs_of_its_service_or_its_own() {
+    let cards = "[[service.source]]\ntopic = \"cards\"\ntarget = \"cards.t\"\ndead_letter = \"cards.d\"\n";
+    let sources =
+        cards.to_owned() + "[[service.source]]\ntopic = \"rent\"\n" + &pattern("l.*", "dead_letter = \"l.d\"");
+    let settings = parse(&sources).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(settings.services[0].dead_letters(), ["a.d", "cards.d", "l.d"], "with those of an idle pattern");
+    // No output of a source is read, nor is the topic of its parked dead letters.
+    let topics = ["l.d", "l.d.parked", "leases", "loans"].map(str::to_owned);
+    let service = settings.with_matches(&topics).services.remove(0);
+    assert_eq!(service.targets(), ["a.t", "cards.t"]);
+    let outputs = |source: Source| [source.topic, source.target, source.dead_letter];
+    let found: Vec<[String; 3]> = service.sources.into_iter().map(outputs).collect();
+    let expected =
+        [["cards", "cards.t", "cards.d"], ["rent", "a.t", "a.d"], ["leases", "a.t", "l.d"], ["loans", "a.t", "l.d"]];
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn a_source_has_a_topic_or_a_pattern() {
     let cases = [
         ("[[service.source]]\nclient = \"x\"\n".to_owned(), "source[0].topic"),
@@ -159,10 +177,9 @@ fn a_flood_waits_where_a_source_belongs_to_one_client() {
 #[test]
 fn allowed_clients_may_make_a_topic_a_shared_one() {
     let source = |client: Option<&str>, allowed: Option<&[&str]>| Source {
-        topic: "a".to_owned(),
         client: client.map(str::to_owned),
         allowed_clients: allowed.map(|allowed| allowed.iter().map(ToString::to_string).collect()),
-        by_pattern: false,
+        ..Source::new("a")
     };
     let topic = [ClientFrom::Topic];
     assert_eq!(source(Some("a"), None).sole_client(&topic), Some("a"));

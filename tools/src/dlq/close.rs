@@ -24,7 +24,7 @@ pub struct CloseArgs {
 pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
     let id = format!("close-{}", new_id());
-    let reader = args.topic.reader(&kafka, &service, &Job::group(&kafka, &service, &id))?;
+    let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, &Job::group(&kafka, &service, &id))?;
     let topic = reader.topic().to_owned();
     let options = JobOptions { id, select: args.select.clone(), to: Destination::Source, again: false };
     let mut job = Redrive::new(&kafka, &service, reader, options, Work::Close)?;

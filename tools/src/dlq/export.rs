@@ -36,7 +36,7 @@ pub enum Encoding {
 
 pub(super) fn run(args: &ExportArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
-    let reader = args.topic.reader(&kafka, &service, READING_GROUP)?;
+    let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, READING_GROUP)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let written = read_selected(reader, &args.select, |letter, origin| {
         match writeln!(out, "{}", Value::Object(line(letter, origin, args.payload))) {

@@ -102,21 +102,28 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
     let (states, groups, more_groups) = (States::default(), Vec::new(), 0);
     let mut listing = Listing { service: service.name.clone(), topic: String::new(), states, groups, more_groups };
     let mut groups: BTreeMap<[Option<String>; 3], Group> = BTreeMap::new();
-    match args.topic.reader(&kafka, &service, &Job::group(&kafka, &service, DEFAULT_JOB)) {
-        Ok(mut reader) => {
-            reader.topic().clone_into(&mut listing.topic);
-            let ledger = read_ledger(&kafka, &service, &mut reader)?;
-            read_selected(reader, &args.select, |letter, origin| {
-                let state = ledger.state(letter.partition, letter.offset);
-                listing.states.add(state);
-                add(&mut groups, &args.by, letter, origin, state);
-                Ok(true)
-            })?;
+    let (mut topics, limit) = (Vec::new(), args.select.limit.unwrap_or(u64::MAX));
+    for dead_letter in args.topic.dead_letters(&service)? {
+        match args.topic.reader(&kafka, dead_letter, &Job::group(&kafka, &service, DEFAULT_JOB)) {
+            Ok(mut reader) => {
+                topics.push(reader.topic().to_owned());
+                let ledger = read_ledger(&kafka, &service, &mut reader)?;
+                read_selected(reader, &args.select, |letter, origin| {
+                    if listing.states.records == limit {
+                        return Ok(false);
+                    }
+                    let state = ledger.state(letter.partition, letter.offset);
+                    listing.states.add(state);
+                    add(&mut groups, &args.by, letter, origin, state);
+                    Ok(true)
+                })?;
+            }
+            // A redrive makes this topic.
+            Err(AskError::MissingTopic { topic }) if args.topic.parked => topics.push(topic),
+            Err(error) => return Err(error.into()),
         }
-        // A redrive makes this topic.
-        Err(AskError::MissingTopic { topic }) if args.topic.parked => listing.topic = topic,
-        Err(error) => return Err(error.into()),
     }
+    listing.topic = topics.join(", ");
     listing.groups = groups.into_values().collect();
     listing.groups.sort_by_key(|group| std::cmp::Reverse((group.states.open, group.states.records)));
     let top = args.top.and_then(|top| usize::try_from(top).ok()).unwrap_or(usize::MAX);

@@ -71,6 +71,9 @@ struct TopicArgs {
     /// The service; may be omitted if the configuration has only one
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+    /// The dead-letter topic, if sources of the service have some of their own. Only ls takes all of them without it
+    #[arg(long, value_name = "TOPIC")]
+    dead_letter: Option<String>,
     /// Read the topic of parked dead letters (<dead_letter>.parked)
     #[arg(long)]
     parked: bool,
@@ -137,9 +140,31 @@ impl TopicArgs {
         Ok(service_of(self.file.load()?.settings, self.service.as_deref())?)
     }
 
-    /// Makes a client that reads the topic, with the committed offsets of `group`.
-    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, AskError> {
-        let topic = if self.parked { service.parked() } else { service.dead_letter.clone() };
+    /// Returns the dead-letter topics that the options name.
+    fn dead_letters<'s>(&self, service: &'s Service) -> Result<Vec<&'s str>, DlqError> {
+        let mut topics = service.dead_letters();
+        let all = topics.join(", ");
+        topics.retain(|topic| self.dead_letter.as_ref().is_none_or(|only| only == topic));
+        if topics.is_empty() {
+            return Err(DlqError::Usage(format!("--dead-letter: allowed for the service {}: {all}", service.name)));
+        }
+        Ok(topics)
+    }
+
+    /// Returns the only dead-letter topic that the options name.
+    fn dead_letter<'s>(&self, service: &'s Service) -> Result<&'s str, DlqError> {
+        match self.dead_letters(service)?[..] {
+            [only] => Ok(only),
+            ref all => {
+                let (name, all) = (&service.name, all.join(", "));
+                Err(DlqError::Usage(format!("the service {name} has several: add --dead-letter with one of {all}")))
+            }
+        }
+    }
+
+    /// Makes a client that reads a dead-letter topic, or that of its parked ones. It may read the offsets of `group`.
+    fn reader(&self, kafka: &Kafka, dead_letter: &str, group: &str) -> Result<Reader, AskError> {
+        let topic = if self.parked { Service::parked(dead_letter) } else { dead_letter.to_owned() };
         Reader::open(kafka, group, &topic, CONNECT_TIMEOUT)
     }
 }

@@ -46,6 +46,8 @@ pub struct FateRules<'s> {
     /// The job, and the topic of its dead letters, which that header names.
     pub job: &'s str,
     pub topic: &'s str,
+    /// The topic for dead letters that are not sent again.
+    pub parked: String,
     /// The names of the headers that the service writes beside its own.
     pub beside: &'static [&'static [u8]],
 }
@@ -66,36 +68,41 @@ impl FateRules<'_> {
         if self.max_attempts.is_some_and(|max| origin.attempt >= max) {
             return Fate::Park(Parked::MaxAttempts);
         }
-        if self.to == Destination::Source && !self.service.sources.iter().any(|source| source.topic == origin.topic) {
-            return Fate::Park(Parked::UnknownSource);
-        }
+        let Some(topic) = self.destination(origin) else { return Fate::Park(Parked::UnknownSource) };
         if !origin.is_stub {
             let timestamp_ms = origin.timestamp_ms.unwrap_or(letter.timestamp_ms);
             let first = origin.first_headers(letter, self.beside);
-            return self.send(letter, origin, (letter, first, timestamp_ms));
+            return self.send(letter, origin, topic, (letter, first, timestamp_ms));
         }
         match original {
             None => Fate::NeedsOriginal,
             Some(Some(original)) if is_original(original, letter, origin) => {
                 let own = |name: &[u8]| headers::ALL.contains(&name);
                 let first = original.headers.iter().filter(|(name, _)| !own(name)).cloned().collect();
-                self.send(letter, origin, (original, first, original.timestamp_ms))
+                self.send(letter, origin, topic, (original, first, original.timestamp_ms))
             }
             Some(_) => Fate::Park(Parked::OriginalGone),
         }
     }
 
+    /// Returns the topic to which the record goes; `None` if that depends on a source that the service does not have.
+    fn destination(&self, origin: &Origin) -> Option<&str> {
+        let source = self.service.sources.iter().find(|source| source.topic == origin.topic);
+        match (self.to, &self.service.targets()[..]) {
+            (Destination::Source, _) => source.map(|source| &*source.topic),
+            (Destination::Target, [only]) => Some(*only),
+            (Destination::Target, _) => source.map(|source| &*source.target),
+        }
+    }
+
     /// Sends the record of a dead letter with its first headers and time.
     fn send(
-        &self, letter: &Letter, origin: &Origin, (record, mut headers, timestamp_ms): (&Letter, Vec<Header>, i64),
+        &self, letter: &Letter, origin: &Origin, topic: &str,
+        (record, mut headers, timestamp_ms): (&Letter, Vec<Header>, i64),
     ) -> Fate {
         headers.push((headers::ATTEMPT.to_vec(), Some(origin.attempt.to_string().into_bytes())));
-        let topic = match self.to {
-            Destination::Target => self.service.target.clone(),
-            Destination::Source => origin.topic.clone(),
-        };
         let (key, value) = (record.key.clone(), record.value.clone());
-        let mut outgoing = Outgoing { topic, key, value, headers, timestamp_ms };
+        let mut outgoing = Outgoing { topic: topic.to_owned(), key, value, headers, timestamp_ms };
         if let Some(key) = self.key {
             let Letter { partition, offset, .. } = *letter;
             let Service { redrive_client: client, .. } = self.service;
@@ -113,7 +120,7 @@ impl FateRules<'_> {
             letter.headers.iter().filter(|(name, _)| name != headers::PARKED).cloned().collect();
         headers.push((headers::PARKED.to_vec(), Some(<&str>::from(why).as_bytes().to_vec())));
         let Letter { key, value, timestamp_ms, .. } = letter.clone();
-        Outgoing { topic: self.service.parked(), key, value, headers, timestamp_ms }
+        Outgoing { topic: self.parked.clone(), key, value, headers, timestamp_ms }
     }
 }
 

@@ -84,15 +84,16 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     }
     let group = Job::group(&kafka, &service, &id);
     let options = JobOptions { id: id.clone(), select: args.select.clone(), to: args.to, again: args.again };
-    let reader = args.topic.reader(&kafka, &service, &group)?;
+    let dead_letter = args.topic.dead_letter(&service)?;
+    let reader = args.topic.reader(&kafka, dead_letter, &group)?;
     let topic = reader.topic().to_owned();
-    let plan = plan(args, &service, &id, &topic)?;
+    let plan = plan(args, &service, &id, &topic, Service::parked(dead_letter))?;
     if args.dry_run {
         return dry_run(&kafka, &service, reader, &options, &plan, args.output.format);
     }
     reader.find_topics(&destinations(&plan), CONNECT_TIMEOUT)?;
-    if ensure_parking(&kafka, &service.parked(), &reader, CONNECT_TIMEOUT)? {
-        eprintln!("made the topic {}", service.parked());
+    if ensure_parking(&kafka, &plan.parked, &reader, CONNECT_TIMEOUT)? {
+        eprintln!("made the topic {}", plan.parked);
     }
     let originals = Originals::new(&kafka, &group)?;
     let work = Work::Send { plan, originals, pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)) };
@@ -107,7 +108,9 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     }
 }
 
-fn plan<'s>(args: &RedriveArgs, service: &'s Service, job: &'s str, topic: &'s str) -> Result<FateRules<'s>, DlqError> {
+fn plan<'s>(
+    args: &RedriveArgs, service: &'s Service, job: &'s str, topic: &'s str, parked: String,
+) -> Result<FateRules<'s>, DlqError> {
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
     let key = service.redrive_key.as_ref().filter(|_| wanted);
@@ -129,13 +132,14 @@ fn plan<'s>(args: &RedriveArgs, service: &'s Service, job: &'s str, topic: &'s s
         key,
         job,
         topic,
+        parked,
         beside: headers::beside(service.dead_letter_headers),
     })
 }
 
 fn destinations<'p>(plan: &'p FateRules<'_>) -> Vec<&'p str> {
     match plan.to {
-        Destination::Target => vec![&plan.service.target],
+        Destination::Target => plan.service.targets(),
         Destination::Source => plan.service.sources.iter().map(|source| source.topic.as_str()).collect(),
     }
 }
@@ -497,8 +501,8 @@ impl<'s> Redrive<'s> {
         };
         if self.refused.replace(*only) == Some(*only) || batch.counts.redriven == 0 {
             let (partition, offset) = only;
-            let parked = self.service.parked();
-            let text = format!("{parked} refuses the dead letter at partition {partition}, offset {offset}: {error}");
+            let topic = &batch.records[0].topic;
+            let text = format!("{topic} refuses the dead letter at partition {partition}, offset {offset}: {error}");
             return Err(DlqError::Stopped(text));
         }
         Ok(())

@@ -30,7 +30,7 @@ pub struct ShowArgs {
 
 pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
-    let reader = args.topic.reader(&kafka, &service, READING_GROUP)?;
+    let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, READING_GROUP)?;
     let topic = reader.topic().to_owned();
     let mut found = None;
     read_selected(reader, &args.select, |letter, origin| {

@@ -20,8 +20,6 @@ const STAMP_HEADER: &str = "watermaster-load";
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(2);
 /// The header with the reason of a rejection.
 const REASON_HEADER: &str = "throttle-reason";
-/// Index of the target among the topics that are read back; the other one is the dead-letter topic.
-const TARGET: usize = 0;
 /// The time that the last records may take to be acknowledged.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time that the brokers may take to answer at the start.
@@ -61,11 +59,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts to send a plan and, with `read_back`, to read the target and the dead-letter topic of the service.
+    /// Starts to send a plan and, with `read_back`, to read the targets and the dead-letter topics of the service.
     pub fn start(kafka: &Kafka, service: &Service, plan: Plan, read_back: bool) -> Result<Session, SessionError> {
         let sources: Vec<&str> = plan.clients.iter().map(|client| plan.topics[client.topic].as_str()).collect();
         Asker::named(kafka, NAME).map_err(AskError::from)?.find_topics(&sources, CONNECT_TIMEOUT)?;
-        let outputs = [service.target.as_str(), &service.dead_letter];
+        let targets = service.targets();
+        let outputs = [&targets[..], &service.dead_letters()].concat();
         let watcher = read_back.then(|| Watcher::open(kafka, &outputs, CONNECT_TIMEOUT)).transpose()?;
 
         let (sender, events) = mpsc::channel();
@@ -77,7 +76,8 @@ impl Session {
         let producer = LoadProducer::new(kafka, on_delivery).map_err(AskError::from)?;
         let start = soon()?;
         let run = format!("{:x}", start.epoch_us);
-        let watch = watcher.map(|watcher| watch(watcher, run.clone(), start, sender.clone())).transpose()?;
+        let watch = watcher.map(|watcher| watch(watcher, targets.len(), run.clone(), start, sender.clone()));
+        let watch = watch.transpose()?;
         let (orders, ordered) = mpsc::channel();
         let (of_player, name) = (plan.clone(), run.clone());
         let play = move || {
@@ -136,15 +136,15 @@ fn soon() -> Result<Start, SessionError> {
     Ok(Start { instant: Instant::now() + LEAD, epoch_us })
 }
 
-/// Starts to read the target and the dead-letter topic.
+/// Starts to read the targets, which come first among the topics, and the dead-letter topics.
 fn watch(
-    watcher: Watcher, run: String, start: Start, events: Sender<Event>,
+    watcher: Watcher, targets: usize, run: String, start: Start, events: Sender<Event>,
 ) -> io::Result<(Arc<AtomicBool>, JoinHandle<()>)> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let read = move || {
         watcher.read(&stopped, |arrived| {
-            if let Some(event) = arrival(arrived, &run, start) {
+            if let Some(event) = arrival(arrived, arrived.topic < targets, &run, start) {
                 // The account may be closed already.
                 let _ = events.send(event);
             }
@@ -153,14 +153,13 @@ fn watch(
     Ok((stop, thread::Builder::new().name("watch".to_owned()).spawn(read)?))
 }
 
-/// Returns the event of a record, unless it is a foreign one in the dead-letter topic.
-fn arrival(arrived: &Arrived<'_>, run: &str, start: Start) -> Option<Event> {
+/// Returns the event of a record, unless it is a foreign one in a dead-letter topic.
+fn arrival(arrived: &Arrived<'_>, in_target: bool, run: &str, start: Start) -> Option<Event> {
     let at = ArrivalTime { appended: arrived.append_ms.map(|ms| start.since_ms(ms)), read: start.instant.elapsed() };
     let header = |name| match arrived.headers.lookup(name) {
         HeaderLookup::Once(value) => value,
         _ => None,
     };
-    let in_target = arrived.topic == TARGET;
     let Some(number) = header(STAMP_HEADER).and_then(|stamp| stamped_number(stamp, run)) else {
         return in_target.then_some(Event::Foreign { at });
     };

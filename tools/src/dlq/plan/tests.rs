@@ -24,7 +24,8 @@ fn service() -> Service {
 
 fn plan(service: &Service) -> FateRules<'_> {
     let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref());
-    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, beside: &[] }
+    let parked = "dead.parked".to_owned();
+    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, parked, beside: &[] }
 }
 
 /// Returns the header by which a record counts for the redrive's client, made from the dead letter at offset 9.
@@ -95,6 +96,13 @@ fn dead_letters_that_cannot_go_back_are_parked() {
     assert_eq!(plan(&service).fate(&letter, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
     let to_target = FateRules { to: Destination::Target, ..plan(&service) };
     assert!(matches!(to_target.fate(&letter, Some(&elsewhere), None), Fate::Send(_)));
+    // With several targets, only its source tells that of a record.
+    let mut service = service.clone();
+    service.sources[0].target = "loans.target".to_owned();
+    let to_target = FateRules { to: Destination::Target, ..plan(&service) };
+    assert_eq!(to_target.fate(&letter, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
+    let Fate::Send(sent) = to_target.fate(&letter, Some(&origin(1)), None) else { panic!("it is sent") };
+    assert_eq!(sent.topic, "loans.target");
 }
 
 #[test]

@@ -174,8 +174,8 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
     let policy = &service.policy;
     ServiceFacts {
         name: service.name.clone(),
-        target: service.target.clone(),
-        dead_letter: service.dead_letter.clone(),
+        target: service.targets().join(", "),
+        dead_letter: service.dead_letters().join(", "),
         mode: policy.mode.into_str(),
         enforce: policy.enforce,
         delivery: kafka.delivery.to_string(),
