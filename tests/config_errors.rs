@@ -164,7 +164,7 @@ fn cases() -> Vec<Case> {
         wrong("a source's dead letters in the control topic").under(source, "dead_letter = \"watermaster.kyc.seats\"").key("service[0].source[0].dead_letter").says(&["the control_topic too"]),
         wrong("bad target of a source").under(source, "target = \"a/b\"").key("service[0].source[0].target").says(&["'/' is not allowed", "1 to 249"]),
         wrong("dead letters of two services with two ledgers").under(source, "dead_letter = \"c\" # first").append(SECOND_KYC).replace("name = \"kyc\" # again", "name = \"b\"").key("service[1].dead_letter").at("dead_letter = \"c\"").says(&["a ledger of its own"]),
-        wrong("pace with two targets").under(source, "target = \"other\"").replace("[service.shape]", "[service.pace]\ngroup = \"a\"").at("target = \"other\"").key("service[0].source[0].target").says(&["[service.pace] follows one target"]),
+        wrong("pace with two targets").under(source, "target = \"other\"").replace("[service.shape]", "[service.pace]\ngroup = \"a\"").at("target = \"other\"").key("service[0].source[0].target").says(&["follow one target"]),
         wrong("a source twice").append("[[service.source]] # again\ntopic = \"loans.kyc\" # again\n").key("service[0].source[1].topic").at("topic = \"loans.kyc\" # again").says(&["service[0].source[0] too", "only once"]),
         wrong("no source").replace("[[service.source]]\ntopic = \"loans.kyc\"\n", "").key("service[0].source").at("[[service]]").says(&["is missing", "at least one [[service.source]]"]),
         wrong("two services of one name").append(SECOND_KYC).key("service[1].name").at("name = \"kyc\" # again").says(&["service[0] too", "a name of its own"]),

@@ -132,6 +132,7 @@ impl Bench {
             cell: cell.clone(),
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
             inbox: Arc::default(),
+            open: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }

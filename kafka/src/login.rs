@@ -1,7 +1,7 @@
 //! Gives living clients the user and the password that were read last: connections that are open stay so. For other
 //! secrets a client has to be made anew.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rdkafka::client::{Client, ClientContext};
 use watermaster_settings::Kafka;
@@ -12,7 +12,7 @@ use crate::ffi;
 pub(super) struct Login {
     kafka: Kafka,
     /// The number of changes before the last one that the clients know.
-    known: Cell<u64>,
+    known: AtomicU64,
     /// The number of changes of other secrets before the clients were made.
     others: u64,
 }
@@ -20,7 +20,7 @@ pub(super) struct Login {
 impl Login {
     /// Remembers the values in force. To be called before the clients are made.
     pub fn new(kafka: &Kafka) -> Login {
-        let (known, others) = (Cell::new(kafka.secrets.login_changes()), kafka.secrets.other_changes());
+        let (known, others) = (AtomicU64::new(kafka.secrets.login_changes()), kafka.secrets.other_changes());
         Login { kafka: kafka.clone(), known, others }
     }
 
@@ -32,7 +32,7 @@ impl Login {
     /// Returns the user and the password if they have changed since the last call.
     pub fn take_changed(&self) -> Option<(String, String)> {
         let changes = self.kafka.secrets.login_changes();
-        if self.known.replace(changes) == changes {
+        if self.known.swap(changes, Ordering::Relaxed) == changes {
             return None;
         }
         let mut all = self.kafka.all_properties();

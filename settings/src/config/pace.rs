@@ -76,14 +76,14 @@ pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
     read_struct!(PaceSettings { params: params, poll: poll }).map(Some)
 }
 
-/// The search follows the commits in one topic.
+/// The search and the bound on open records follow the commits in one topic.
 fn check_targets(service: &Section<'_>) {
     let target = service.text("target", values::topic);
     for source in service.tables("source") {
         if let Some(own) = source.optional("target", values::topic).flatten().filter(|own| target.as_ref() != Some(own))
         {
-            let problem = format!("is {own:?}, but [service.pace] follows one target only");
-            source.refuse("target", problem, "the target of the service, or no [service.pace]");
+            let problem = format!("is {own:?}, but max_open and [service.pace] follow one target only");
+            source.refuse("target", problem, "the target of the service, or neither of both");
         }
     }
 }

@@ -24,8 +24,8 @@ const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
 /// The completed records of the group are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum CompletedError {
-    #[error("the completed records of {group} could not be read: {source}")]
-    Unread { group: String, source: AskError },
+    #[error("the completed records could not be read: {0}")]
+    Unread(#[from] AskError),
     #[error("{group} has an offset that watermaster did not commit: {source}")]
     Foreign { group: String, source: offset_map::DecodeError },
 }
@@ -43,7 +43,7 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(
     let asked = Asker::named(kafka, NAME).map_err(AskError::from);
     match asked.and_then(|asker| asker.committed(&group, &topics, &partitions, COORDINATOR_TIMEOUT)) {
         Ok(committed) => judge(committed, account).map_err(|source| CompletedError::Foreign { group, source }),
-        Err(source) => Err(CompletedError::Unread { group, source }),
+        Err(why) => Err(why.into()),
     }
 }
 
