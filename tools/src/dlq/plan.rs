@@ -31,7 +31,7 @@ pub enum Parked {
 pub enum Destination {
     /// The topic it came from: it is throttled like any other record
     Source,
-    /// The service's topic, past the throttler
+    /// The target of its source, past the throttler
     Target,
 }
 
