@@ -147,6 +147,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         cell: cell.clone(),
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
         inbox,
+        open: Arc::default(),
         shutdown: Arc::clone(&shutdown),
     };
     let watcher = thread::spawn(move || {
