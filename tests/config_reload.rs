@@ -105,6 +105,7 @@ fn every_key_of_a_policy_takes_effect() {
         ("lending = \"proportional\"", "lending = \"max_min\"", "lending"),
         ("mode = \"shape\"", "mode = \"reject\"", "mode"),
         ("enforce = true", "enforce = false", "enforce"),
+        ("enforce = true", "enforce = true\nmax_open = 500", "max_open"),
         ("window = \"sliding\"", "window = \"fixed\"", "window"),
         ("catch_up = \"delay\"", "catch_up = \"reject\"", "catch_up"),
         ("max_clients = 1000", "max_clients = 999", "max_clients"),

@@ -260,7 +260,7 @@ metrics! {
         "Offsets that this group has not committed, those of marks of transactions among them; missing while unknown."
         Service |s, out| s.open[1].into_iter().for_each(|open| out.put(open));
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
-        "Open offsets of the dead-letter topic: not redriven or parked by any job, nor closed; missing while unknown."
+        "Open offsets of the dead-letter topics: not redriven or parked by any job, nor closed; missing while unknown."
         Service dead_letter_offsets;
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."

@@ -123,6 +123,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
     cell.set_pace(Some(pace));
     publish_observed(&mut publisher, &cell, lag(7));
+    publisher.publish_open("kyc", [Some(500), Some(20)]);
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();

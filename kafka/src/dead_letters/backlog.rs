@@ -43,15 +43,22 @@ struct Front {
 }
 
 impl Backlog {
-    /// Takes the client that looks. Between two looks it may ask and read for others.
+    /// Looks for open dead letters in this topic. Between two looks the client may ask and read for others.
     ///
     /// # Errors
     /// No broker answers within `timeout`, or the topic can't be read.
-    pub fn open(asker: Arc<Asker>, kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, AskError> {
+    pub fn open(
+        asker: Arc<Asker>, kafka: &Kafka, service: &Service, topic: &str, timeout: Duration,
+    ) -> Result<Backlog, AskError> {
         let default_group = Job::group(kafka, service, DEFAULT_JOB);
-        let reader = Reader::of(asker, &default_group, &service.dead_letter, timeout)?;
+        let reader = Reader::of(asker, &default_group, topic, timeout)?;
         let ledger = Ledger::new(service, &reader);
         Ok(Backlog { reader, ledger, default_group, fronts: BTreeMap::new() })
+    }
+
+    /// Returns the name of the topic.
+    pub fn topic(&self) -> &str {
+        self.reader.topic()
     }
 
     /// Looks once. The first open record of each partition is read only where that moved.

@@ -63,7 +63,9 @@ fn look(
     let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
     let partitions = all_partitions(partitions.iter().map(|count| *count as i32));
     let (asker, deadline) = (Asker::silent(kafka, group)?, Instant::now() + timeout);
-    if !asker.committed(group, &topics, &partitions, timeout)?.is_empty() {
+    // Offsets of a transaction that a predecessor left open would hold up the answer until it times out; those that were
+    // committed before it answer the question as well.
+    if !asker.committed_now(group, &topics, &partitions, false, timeout)?.is_empty() {
         return Ok(None);
     }
     let filled = watermarks(&asker.consumer, &topics, &partitions, deadline).map_err(KafkaError::from)?;

@@ -16,7 +16,7 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 /// The dead letters of one service, and the client that looks at them now.
 #[derive(Default)]
 pub(super) struct DeadLetterWatch {
-    backlog: Option<(Arc<Asker>, Backlog)>,
+    backlogs: Option<(Arc<Asker>, Vec<Backlog>)>,
     /// The time before which a refused question is not repeated.
     refused_until: Option<Instant>,
     /// The log has a line about the refusal.
@@ -44,15 +44,24 @@ impl DeadLetterWatch {
 
     fn unread(&mut self, client: &mut Client<'_>, service: &Service) -> Result<Unread, AskError> {
         let asker = client.get(service)?;
-        self.backlog.take_if(|(its, _)| !Arc::ptr_eq(its, &asker));
-        let (_, backlog) = match &mut self.backlog {
-            Some(backlog) => backlog,
+        let topics = service.dead_letters();
+        let differ = |backlogs: &[Backlog]| !backlogs.iter().map(Backlog::topic).eq(topics.iter().copied());
+        self.backlogs.take_if(|(its, backlogs)| !Arc::ptr_eq(its, &asker) || differ(backlogs));
+        let (_, backlogs) = match &mut self.backlogs {
+            Some(backlogs) => backlogs,
             none => {
-                let backlog = Backlog::open(Arc::clone(&asker), client.kafka, service, ANSWER_TIMEOUT)?;
-                none.insert((asker, backlog))
+                let open = |topic| Backlog::open(Arc::clone(&asker), client.kafka, service, topic, ANSWER_TIMEOUT);
+                let backlogs = topics.iter().copied().map(open).collect::<Result<_, _>>()?;
+                none.insert((asker, backlogs))
             }
         };
-        backlog.look(ANSWER_TIMEOUT)
+        let mut sum = Unread::default();
+        for backlog in backlogs {
+            let Unread { offsets, oldest_ms } = backlog.look(ANSWER_TIMEOUT)?;
+            sum.offsets += offsets;
+            sum.oldest_ms = [sum.oldest_ms, oldest_ms].into_iter().flatten().min();
+        }
+        Ok(sum)
     }
 
     /// Begins anew. The right to read dead letters is optional, so a refusal is told only once.
@@ -64,7 +73,7 @@ impl DeadLetterWatch {
             debug!(service, "the brokers do not tell the dead letters: {why}");
         }
         let refused_until = is_refused.then(|| Instant::now() + REFUSED_INTERVAL);
-        *self = DeadLetterWatch { backlog: None, refused_until, warned: self.warned || is_refused };
+        *self = DeadLetterWatch { backlogs: None, refused_until, warned: self.warned || is_refused };
     }
 }
 

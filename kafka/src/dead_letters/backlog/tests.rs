@@ -46,7 +46,7 @@ impl Letters {
     fn backlog(&self) -> Backlog {
         let settings = self.settings();
         let asker = Asker::new(&settings.kafka, "asker").unwrap();
-        Backlog::open(Arc::new(asker), &settings.kafka, &settings.services[0], TIMEOUT).unwrap()
+        Backlog::open(Arc::new(asker), &settings.kafka, &settings.services[0], TOPIC, TIMEOUT).unwrap()
     }
 
     /// Writes dead letters with these times.
