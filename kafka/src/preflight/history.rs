@@ -63,8 +63,8 @@ fn look(
     let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
     let partitions = all_partitions(partitions.iter().map(|count| *count as i32));
     let (asker, deadline) = (Asker::silent(kafka, group)?, Instant::now() + timeout);
-    // Offsets of a transaction that a predecessor left open would hold up the answer until it times out; those that were
-    // committed before it answer the question as well.
+    // Offsets of a transaction that a predecessor left open would hold up the answer until it times out. Those that
+    // were committed before answer the question as well.
     if !asker.committed_now(group, &topics, &partitions, false, timeout)?.is_empty() {
         return Ok(None);
     }
