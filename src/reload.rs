@@ -209,7 +209,9 @@ impl Configuration {
                 let policy = Some(handle.pace.change(service));
                 handle.open.set_max(service.max_open);
                 let sources = is_known.then(|| service.sources.clone());
-                handle.inbox.leave(Change { policy, sources, facts: facts.clone(), ..Change::default() });
+                // With a bound, the next count tells the room.
+                let open_room = service.max_open.is_none().then_some(None);
+                handle.inbox.leave(Change { policy, open_room, sources, facts: facts.clone(), ..Change::default() });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");

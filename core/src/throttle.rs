@@ -64,6 +64,8 @@ pub struct Throttle {
     slots: Slots,
     /// Shadow mode: the admissions of the last cycle. (The scheduler's window counts those that it would have made.)
     shadow: Option<SlidingCount>,
+    /// The room for open records, which shadow mode does not apply.
+    open_room: Option<OpenRoom>,
     totals: Totals,
     /// The latest moment that any call named; an earlier one counts as this.
     latest: Time,
@@ -89,6 +91,7 @@ impl Throttle {
             ledger: Ledger::new(&policy),
             slots: Slots::default(),
             shadow: (!policy.enforce).then(|| SlidingCount::new(policy.window_length())),
+            open_room: None,
             totals: Totals::default(),
             latest: now,
             scheduler: Scheduler::new(policy, now),

@@ -103,6 +103,18 @@ impl Asker {
         Asker::with(kafka, config)
     }
 
+    /// Makes a client as [`silent`](Asker::silent) does, for which a partition ends behind all of its records: those of
+    /// open and of aborted transactions count.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn of_all_records(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
+        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
+        client::silence(&mut config);
+        config.set("isolation.level", "read_uncommitted");
+        Asker::with(kafka, config)
+    }
+
     /// Makes a client of a command. The command's name is its group, and its `client.id` unless one is configured.
     ///
     /// # Errors
@@ -169,6 +181,9 @@ impl Asker {
     pub(super) fn committed_now(
         &self, group: &str, topics: &Topics, partitions: &[SourcePartition], stable: bool, timeout: Duration,
     ) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, AskError> {
+        if partitions.is_empty() {
+            return Ok(BTreeMap::new());
+        }
         let (list, deadline) = (topics.list(partitions), Instant::now() + timeout);
         let ask = || {
             let entries = ffi::committed_of(self.consumer.client(), group, &list, stable, assign::remaining(deadline))?;

@@ -9,14 +9,12 @@ impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
         let Some(change) = self.job.inbox.take() else { return Ok(()) };
-        if let Some(room) = change.open_room {
-            self.throttle.handle_open_room(room);
-            if change.policy.is_none() && change.capacity.is_none() && change.sources.is_none() {
-                return Ok(());
-            }
-        }
+        let is_news = change.policy.is_some() || change.capacity.is_some() || change.sources.is_some();
         if let Some(policy) = change.policy {
             self.take_policy(now, policy);
+        }
+        if let Some(room) = change.open_room {
+            self.throttle.handle_open_room(room);
         }
         if let Some(capacity) = change.capacity {
             self.throttle.handle_capacity(now, capacity);
@@ -38,7 +36,10 @@ impl Engine<'_> {
                 self.link.consumer.subscribe()?;
             }
         }
-        self.publish(now);
+        // The room changes five times a second, and is in no snapshot.
+        if is_news {
+            self.publish(now);
+        }
         Ok(())
     }
 

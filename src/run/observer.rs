@@ -30,7 +30,7 @@ struct Subject {
 }
 
 /// The client that asks about all services, one after the other. It is made with the first question, and made anew
-/// after a read that failed: librdkafka may have kept a connection that caused it, or partitions to read.
+/// when secrets have changed.
 struct Client<'k> {
     kafka: &'k Kafka,
     asker: Option<Arc<Asker>>,
@@ -46,10 +46,6 @@ impl Client<'_> {
         };
         asker.prepare();
         Ok(Arc::clone(self.asker.insert(asker)))
-    }
-
-    fn replace(&mut self) {
-        self.asker = None;
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 use watermaster_core::pace::{Offsets, Pace};
+use watermaster_kafka::KafkaError;
 use watermaster_kafka::ask::{AskError, Asker};
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::log_limiter::LogLimiter;
@@ -21,10 +22,13 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(60);
 /// A client that got no answer for this long is replaced: its credentials may be old.
 const REPLACE_INTERVAL: Duration = Duration::from_secs(30);
 
+type MakeAsker = fn(&Kafka, &str) -> Result<Asker, KafkaError>;
+
 /// The target of a service, as its consumer group reads it.
 pub(super) struct Target<'a> {
     kafka: &'a Kafka,
     service: &'a Service,
+    make: MakeAsker,
     asker: Option<Asker>,
     /// The number of partitions, and when they were counted.
     partitions: Option<(i32, Instant)>,
@@ -39,9 +43,19 @@ fn group(service: &Service) -> &str {
 }
 
 impl<'a> Target<'a> {
+    /// The target up to the end of the stable records.
     pub fn new(kafka: &'a Kafka, service: &'a Service) -> Target<'a> {
-        let (answered_at, tails) = (Instant::now(), BTreeMap::new());
-        Target { kafka, service, asker: None, partitions: None, answered_at, tails, log_limiter: LogLimiter::default() }
+        Target::with(kafka, service, Asker::silent)
+    }
+
+    /// The target up to its last record, which may belong to an open transaction.
+    pub fn of_all_records(kafka: &'a Kafka, service: &'a Service) -> Target<'a> {
+        Target::with(kafka, service, Asker::of_all_records)
+    }
+
+    fn with(kafka: &'a Kafka, service: &'a Service, make: MakeAsker) -> Target<'a> {
+        let (answered_at, tails, log_limiter) = (Instant::now(), BTreeMap::new(), LogLimiter::default());
+        Target { kafka, service, make, asker: None, partitions: None, answered_at, tails, log_limiter }
     }
 
     /// Returns the offsets of all partitions in which the group committed; `None` if they can't be read, or if it has
@@ -73,7 +87,7 @@ impl<'a> Target<'a> {
         self.asker.take_if(|asker| asker.has_old_secrets());
         let asker = match &mut self.asker {
             Some(asker) => asker,
-            none => none.insert(Asker::silent(self.kafka, &group_id(self.kafka, self.service))?),
+            none => none.insert((self.make)(self.kafka, &group_id(self.kafka, self.service))?),
         };
         asker.prepare();
         let target = &self.service.target;
@@ -103,7 +117,7 @@ impl<'a> Target<'a> {
     }
 
     /// Asks about a tail. Without an answer it counts as open.
-    fn has_record(&mut self, tail: Offsets) -> bool {
+    pub fn has_record(&mut self, tail: Offsets) -> bool {
         let Some(asker) = &self.asker else { return true };
         let found = asker.has_record(&self.service.target, tail, TAIL_TIMEOUT);
         found.unwrap_or_else(|why| {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
@@ -94,5 +95,36 @@ fn open_records_are_bounded_while_the_group_commits_and_not_without_it() {
     assert_eq!(watermaster.metric("watermaster_open_records", &[]), None);
     assert!(watermaster.log().contains("they are not bounded"), "{}", watermaster.log());
     assert!(read_all(&broker, &rig.dead_letter).is_empty());
+    watermaster.terminate(DRAIN_TIMEOUT);
+}
+
+/// Behind the group's committed offset lie an aborted transaction and its mark: the service has nothing to do, and would
+/// never commit again.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn records_of_an_aborted_transaction_take_no_room_for_long() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "aborted", 1, 2, TargetTime::Create);
+    let service = Service::new(&rig);
+    let mut client = broker.client();
+    client.set("transactional.id", format!("{}.other", rig.name)).set("partitioner", "murmur2_random");
+    let other: BaseProducer = client.create().expect("a producer");
+    other.init_transactions(TIMEOUT).expect("the broker knows the producer");
+    other.begin_transaction().expect("a transaction");
+    for number in 0..2 * MAX_OPEN {
+        other.send(BaseRecord::<str, str>::to(&rig.target).key(&number.to_string()).payload("x")).expect("room");
+    }
+    other.flush(TIMEOUT).expect("the broker has the records");
+    other.abort_transaction(TIMEOUT).expect("the transaction is aborted");
+    assert!(service.open().iter().sum::<i64>() > MAX_OPEN);
+
+    let keys = format!("scope = \"instance\"\nmax_open = {MAX_OPEN}\nconsumer_group = \"{}.{GROUP}\"", rig.name);
+    let mut watermaster = Watermaster::start(&rig.config(rig.service(100_000, "1s", &keys, "")));
+    let producer = Producer::to(&broker);
+    let records = MAX_OPEN as u64 / 2;
+    (0..records).for_each(|number| producer.send(&Outgoing::numbered(&rig.sources[0], number, "home")));
+    wait_until("the records arrive", DRAIN_TIMEOUT, || read_all(&broker, &rig.target).len() as u64 == records);
+    // They were admitted because there was room, not because the count was given up.
+    assert!(!watermaster.log().contains("they are not bounded"), "{}", watermaster.log());
     watermaster.terminate(DRAIN_TIMEOUT);
 }

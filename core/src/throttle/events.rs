@@ -50,6 +50,7 @@ impl Throttle {
             self.drop_shadow_records();
             self.scheduler.gates.window = window;
         }
+        self.apply_open_room();
         self.scheduler.find_surplus(now);
     }
 
@@ -72,7 +73,12 @@ impl Throttle {
     /// Sets the room of the service for more open records; `None` for no bound. While no room is left, records wait in
     /// both modes: nothing is rejected for lack of capacity. Shadow mode has no bound, since it holds nothing back.
     pub fn handle_open_room(&mut self, room: Option<OpenRoom>) {
-        self.scheduler.set_open_room(room.filter(|_| self.shadow.is_none()));
+        self.open_room = room;
+        self.apply_open_room();
+    }
+
+    fn apply_open_room(&mut self) {
+        self.scheduler.set_open_room(self.open_room.filter(|_| self.shadow.is_none()));
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance.

@@ -307,6 +307,13 @@ impl Reader {
     }
 }
 
+/// Leaves the client without partitions to read: others use it, too.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.start(&Ranges::new());
+    }
+}
+
 fn is_final(code: Code) -> bool {
     matches!(code, Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::UnknownTopicOrPartition)
 }

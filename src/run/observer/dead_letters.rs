@@ -36,7 +36,6 @@ impl DeadLetterWatch {
             }
             Err(why) => {
                 self.refuse(service, &why);
-                client.replace();
                 None
             }
         }
