@@ -1,17 +1,22 @@
 //! Takes over another configuration while the program runs: all of it, or nothing.
 
+mod changes;
+
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tracing::{error, info, warn};
 
 use crate::clock;
 use crate::services::{Change, ServiceHandle, Services};
+use changes::{describe, log, next_cycle};
+use watermaster_api::{ChangeView, PastChange, ReloadView};
 use watermaster_kafka::preflight::{Finding, Report, Severity};
-use watermaster_settings::config::{Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
+use watermaster_settings::config::{Changed, Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
 use watermaster_settings::{Service, Settings};
 
 /// The engines behind the services.
@@ -23,14 +28,8 @@ pub trait Engines: Debug + Send + Sync {
     fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>);
 }
 
-/// The result of a reload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reloaded {
-    /// The hash of the configuration in force.
-    pub hash: String,
-    /// The keys that changed.
-    pub changed: Vec<String>,
-}
+/// The number of changes that are kept.
+const KEPT_CHANGES: usize = 10;
 
 /// The configuration in force, and the services that run by it.
 #[derive(Debug)]
@@ -52,6 +51,15 @@ struct ReloadState {
     last: LastReload,
     /// The names of all topics of the cluster, as the brokers told them last.
     names: Option<Vec<String>>,
+    /// The last changes, the newest first.
+    past: VecDeque<PastChange>,
+}
+
+/// Another configuration that could be in force, and its differences.
+struct Candidate {
+    config: Config,
+    changes: Vec<Changed>,
+    report: Option<Report>,
 }
 
 /// The result of the last attempt to take over a configuration, of which the start is the first.
@@ -75,7 +83,8 @@ impl Configuration {
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
         let hash = config.effective.hash();
-        let state = Mutex::new(ReloadState { config, hash, last: LastReload::at_start(), names: None });
+        let state =
+            Mutex::new(ReloadState { config, hash, last: LastReload::at_start(), names: None, past: VecDeque::new() });
         Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
     }
 
@@ -100,6 +109,11 @@ impl Configuration {
         lock(&self.state).hash.clone()
     }
 
+    /// Returns the last changes, the newest first.
+    pub fn past_changes(&self) -> Vec<PastChange> {
+        lock(&self.state).past.iter().cloned().collect()
+    }
+
     /// Returns the services with the sources that their patterns match now, and the handle of each.
     pub fn running(&self) -> Vec<(Service, ServiceHandle)> {
         let services = {
@@ -115,13 +129,30 @@ impl Configuration {
     }
 
     /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
-    /// if there are no files.
+    /// if there are no files. `by` names the cause in the log.
     ///
     /// # Errors
     /// The errors that `check --connect` would report, or the changed keys that only a restart can take over. Nothing
     /// changes then.
-    pub fn reload(&self) -> Option<Result<Reloaded, ConfigErrors>> {
-        self.paths.as_deref().map(|paths| self.reload_from(paths))
+    pub fn reload(&self, by: &str) -> Option<Result<ReloadView, ConfigErrors>> {
+        self.paths.as_deref().map(|paths| self.reload_from(paths, by))
+    }
+
+    /// Returns what a [`reload`](Configuration::reload) would change. Nothing changes.
+    ///
+    /// # Errors
+    /// As a reload.
+    pub fn dry_run(&self) -> Option<Result<ReloadView, ConfigErrors>> {
+        let _one_at_a_time = lock(&self.reloading);
+        let before = lock(&self.state).config.clone();
+        let candidate = self.paths.as_deref().map(|paths| self.candidate(paths, &before))?;
+        Some(candidate.map(|Candidate { config, changes, .. }| {
+            let mut changes: Vec<ChangeView> = changes.iter().map(describe).collect();
+            let renewed = before.settings.kafka.secrets.outdated(&config.settings.kafka.secrets.values());
+            changes.extend(renewed.iter().map(|property| changes::renewed(property)));
+            let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
+            ReloadView::new(config.effective.hash(), true, changes, next_cycle)
+        }))
     }
 
     /// Reports whether the sources of any service depend on the topics of the cluster.
@@ -146,17 +177,21 @@ impl Configuration {
         }
     }
 
-    fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
+    /// Reads and checks the files.
+    fn candidate(&self, paths: &[PathBuf], before: &Config) -> Result<Candidate, ConfigErrors> {
+        let config = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)?;
+        let changes = before.changes(&config)?;
+        let report = self.check(&before.settings, &config)?;
+        Ok(Candidate { config, changes, report })
+    }
+
+    fn reload_from(&self, paths: &[PathBuf], by: &str) -> Result<ReloadView, ConfigErrors> {
         let _one_at_a_time = lock(&self.reloading);
         let before = lock(&self.state).config.clone();
-        let read = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
-        let accepted = read.and_then(|config| {
-            let changed = before.changes(&config)?;
-            Ok((changed, self.check(&before.settings, &config)?, config))
-        });
+        let accepted = self.candidate(paths, &before);
         lock(&self.state).last.successful = accepted.is_ok();
-        let (changed, report, mut config) = accepted.inspect_err(|errors| {
-            error!("the new configuration is refused, the one in force stays: {errors}");
+        let Candidate { mut config, changes, report } = accepted.inspect_err(|errors| {
+            error!(by, "the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
@@ -167,14 +202,22 @@ impl Configuration {
         config.settings.kafka.secrets = secrets;
         let told = report.as_ref().and_then(|report| report.names.clone());
         let names = told.or_else(|| lock(&self.state).names.clone());
-        self.apply(&config.settings, &report, names.as_deref());
+        let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
+        self.apply(&before.settings, &config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
-        let mut changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
-        changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
-        info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
+        let renewed = renewed.iter().map(|property| changes::renewed(property));
+        let changes: Vec<ChangeView> = changes.iter().map(describe).chain(renewed).collect();
+        changes.iter().for_each(|change| log(change, by));
+        info!(configuration = hash, changes = changes.len(), by, "the configuration is reloaded");
+        let mut state = lock(&self.state);
+        let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        for change in &changes {
+            state.past.push_front(PastChange { at: at.clone(), by: by.to_owned(), change: change.clone() });
+        }
+        state.past.truncate(KEPT_CHANGES);
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
-        *lock(&self.state) = ReloadState { config, hash: hash.clone(), last, names };
-        Ok(Reloaded { hash, changed })
+        (state.config, state.hash, state.last, state.names) = (config, hash.clone(), last, names);
+        Ok(ReloadView::new(hash, false, changes, next_cycle))
     }
 
     /// Asks the brokers about services that are new or have new sources; `None` if no broker answers.
@@ -199,14 +242,20 @@ impl Configuration {
         if report.has_errors() { Err(refused(config, &report)) } else { Ok(Some(report)) }
     }
 
-    fn apply(&self, settings: &Settings, report: &Option<Report>, names: Option<&[String]>) {
+    /// Leaves each service that changed its change, and starts and stops services.
+    fn apply(&self, before: &Settings, settings: &Settings, report: &Option<Report>, names: Option<&[String]>) {
         let matched = settings.with_matches(names.unwrap_or_default());
         let former = self.services.all();
         let facts = report.as_ref().map(|report| report.topics.clone()).unwrap_or_default();
         let handle = |service: &Service| {
             if let Some(handle) = former.iter().find(|former| former.name == service.name) {
+                let was = before.services.iter().find(|was| was.name == service.name);
+                if service.patterns.is_empty() && was == Some(service) {
+                    return handle.clone();
+                }
+                let has_other_policy = |was: &Service| (&was.policy, &was.pace) != (&service.policy, &service.pace);
                 let is_known = names.is_some() || service.patterns.is_empty();
-                let policy = Some(handle.pace.change(service));
+                let policy = was.is_none_or(has_other_policy).then(|| handle.pace.change(service));
                 handle.open.set_max(service.max_open);
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.

@@ -121,6 +121,10 @@ fn cases() -> Vec<Case> {
         wrong("capacity negative").replace("capacity = 2000", "capacity = -4").key("service[0].capacity").says(&["is -4", "a whole number"]),
         wrong("capacity as text").replace("capacity = 2000", "capacity = \"2000\"").key("service[0].capacity").says(&["is \"2000\"", "a whole number"]),
         wrong("capacity with a fraction").replace("capacity = 2000", "capacity = 2000.5").key("service[0].capacity").says(&["is 2000.5", "a whole number"]),
+        wrong("a capacity above its fence").replace("capacity = 2000", "capacity = 20000\ncapacity_max = 4000").at("capacity = 20000").key("service[0].capacity").says(&["is 20000, above capacity_max (4000)", "4000 or less"]),
+        wrong("a capacity below its fence").replace("capacity = 2000", "capacity = 200\ncapacity_min = 1000").at("capacity = 200").key("service[0].capacity").says(&["is 200, below capacity_min (1000)", "1000 or more"]),
+        wrong("a fence without room").under(service, "capacity_min = 2000\ncapacity_max = 1999").at("capacity_min = 2000").key("service[0].capacity_min").says(&["is 2000, above capacity_max (1999)", "1999 or less"]),
+        wrong("a ceiling above the fence").under(service, "capacity_max = 4000").under(shape, "[service.pace]\nceiling = 5000\ngroup = \"a\"").at("ceiling = 5000").key("service[0].pace.ceiling").says(&["is 5000, above capacity_max (4000)"]),
         wrong("duration without unit").replace("cycle = \"10s\"", "cycle = \"10\"").key("service[0].cycle").says(&["time unit needed", "100ms to 1day"]),
         wrong("duration as number").replace("cycle = \"10s\"", "cycle = 10").key("service[0].cycle").says(&["is 10", "a duration with its unit"]),
         wrong("duration out of range").replace("cycle = \"10s\"", "cycle = \"1ms\"").key("service[0].cycle").says(&["is \"1ms\"", "100ms to 1day"]),
@@ -285,13 +289,10 @@ fn a_missing_file_is_a_configuration_error() {
 
 #[test]
 fn a_doubtful_configuration_is_allowed_with_a_warning() {
-    let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400"));
+    let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400\nmax_clients = 1000"));
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(0));
-    assert!(
-        text(&output.stdout)
-            .contains("warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)")
-    );
+    assert!(text(&output.stdout).contains("warning: service[0].capacity (service kyc) is 400, less than 1000 clients"));
 }
 
 #[test]

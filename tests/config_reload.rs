@@ -84,11 +84,15 @@ impl File {
 
     fn reload_all(&self, changes: &[(&str, &str)]) -> Result<Vec<String>, String> {
         std::fs::write(&self.path, text(|text| changed(text, changes))).expect("the file is written");
-        self.configuration.reload().unwrap().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
+        self.configuration
+            .reload("a test")
+            .unwrap()
+            .map(|reloaded| reloaded.changed)
+            .map_err(|errors| errors.to_string())
     }
 
-    fn policy_arrived(&self) -> bool {
-        self.policy().is_some()
+    fn change_arrived(&self) -> bool {
+        self.configuration.services.all()[0].inbox.take().is_some()
     }
 
     fn policy(&self) -> Option<Policy> {
@@ -100,6 +104,8 @@ impl File {
 fn every_key_of_a_policy_takes_effect() {
     let changes = [
         ("capacity = 2000", "capacity = 4000", "capacity"),
+        ("capacity = 2000", "capacity = 2000\ncapacity_min = 1", "capacity_min"),
+        ("capacity = 2000", "capacity = 2000\ncapacity_max = 6000", "capacity_max"),
         ("cycle = \"10s\"", "cycle = \"5s\"", "cycle"),
         ("reservation = 0.1", "reservation = 0.2", "reservation"),
         ("lending = \"proportional\"", "lending = \"max_min\"", "lending"),
@@ -142,7 +148,8 @@ fn every_key_of_a_policy_takes_effect() {
     for (from, to, key) in changes {
         let file = File::new();
         assert_eq!(file.reload(from, to), Ok(vec![format!("service[0].{key}")]));
-        assert!(file.policy_arrived(), "{key}");
+        // The fence concerns the configuration alone.
+        assert_eq!(file.change_arrived(), !key.starts_with("capacity_"), "{key}");
         assert!(file.configuration.last().successful);
         assert_eq!(file.reload(from, from), Ok(vec![format!("service[0].{key}")]), "the original value is restored");
     }
@@ -199,7 +206,7 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
         let error = file.reload_all(&[("capacity = 2000", "capacity = 4000"), (from, to)]).expect_err(key);
         assert!(error.contains(key) && error.contains("restart"), "{key}: {error}");
         assert!(!error.contains(SECRET) && !error.contains("another"), "{error}");
-        assert!(!file.policy_arrived(), "{key}");
+        assert!(!file.change_arrived(), "{key}");
         assert_eq!(file.configuration.shown(), before);
         assert!(!file.configuration.last().successful);
         assert_eq!(file.reload("capacity = 2000", "capacity = 2001").map(|changed| changed.len()), Ok(1));
@@ -225,7 +232,7 @@ fn a_secret_in_a_file_is_read_again() {
         ("whisper", vec!["kafka.properties_file.\"sasl.password\""]),
     ] {
         std::fs::write(&secret, value).unwrap();
-        assert_eq!(configuration.reload().unwrap().unwrap().changed, changed);
+        assert_eq!(configuration.reload("a test").unwrap().unwrap().changed, changed);
         assert_eq!(secrets.values()["sasl.password"], value);
     }
     assert_eq!(secrets.login_changes(), 2);
@@ -244,11 +251,11 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
         let error = file.reload(from, to).expect_err(to);
         let check = Config::load(&[&file.path], [], watermaster_kafka::PROPERTY_RULES).expect_err(to).to_string();
         assert_eq!(error, check);
-        assert!(!file.policy_arrived() && !file.configuration.last().successful);
+        assert!(!file.change_arrived() && !file.configuration.last().successful);
     }
     let file = File::new();
     std::fs::remove_file(&file.path).unwrap();
-    assert!(file.configuration.reload().unwrap().unwrap_err().to_string().contains("can't be read"));
+    assert!(file.configuration.reload("a test").unwrap().unwrap_err().to_string().contains("can't be read"));
 }
 
 #[test]
@@ -258,6 +265,73 @@ fn an_unchanged_file_is_accepted() {
     let (before, after) = (Path::new("a"), Path::new("b"));
     let parse = |path| Config::parse(&text(|text| text), path, [], watermaster_kafka::PROPERTY_RULES).unwrap();
     assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path of a file is not a change");
+}
+
+#[test]
+fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
+    let file = File::new();
+    let before = file.configuration.shown();
+    let write = |to| std::fs::write(&file.path, text(|text| changed(text, &[("capacity = 2000", to)]))).unwrap();
+    write("capacity = 4500");
+    let view = file.configuration.dry_run().unwrap().unwrap();
+    let [change] = &view.changes[..] else { panic!("{view:?}") };
+    let told = (change.key.as_str(), change.service.as_deref(), &change.from, &change.to, change.doubtful_factor);
+    assert_eq!(told, ("service[0].capacity", Some("kyc"), &2000.into(), &4500.into(), Some(2.25)));
+    assert!(change.origin.contains("watermaster.toml:"), "{}", change.origin);
+    let cycle = &view.next_cycle[0];
+    assert_eq!((cycle.service.as_str(), cycle.wanted, cycle.admits, cycle.would_admit), ("kyc", 0, 0, 0));
+    assert!(view.dry_run && !file.change_arrived() && file.configuration.past_changes().is_empty());
+    assert_eq!(file.configuration.shown(), before);
+    write("capacity = 0");
+    file.configuration.dry_run().unwrap().unwrap_err();
+    assert!(file.configuration.last().successful, "nothing was to be taken over");
+}
+
+#[test]
+fn the_last_ten_changes_are_kept_with_their_values() {
+    let file = File::new();
+    for capacity in 2001..2015 {
+        file.reload("capacity = 2000", &format!("capacity = {capacity}")).unwrap();
+    }
+    let past = file.configuration.past_changes();
+    let values: Vec<_> = past.iter().map(|past| past.change.to.as_u64().unwrap()).collect();
+    assert_eq!(values, (2005..2015).rev().collect::<Vec<_>>());
+    assert!(past.iter().all(|past| past.by == "a test" && past.change.doubtful_factor.is_none()));
+}
+
+#[test]
+fn only_services_that_changed_get_a_change() {
+    let file = File::new();
+    file.reload("[[service]]", &format!("{SCORING}[[service]]")).unwrap();
+    let handles = file.configuration.services.all();
+    let arrived = || {
+        let takes = handles.iter().filter(|handle| handle.inbox.take().is_some());
+        takes.map(|handle| handle.name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(arrived(), [""; 0], "another service is no change of this one");
+    file.reload_all(&[("capacity = 2000", "capacity = 3000"), ("[[service]]", &format!("{SCORING}[[service]]"))])
+        .unwrap();
+    assert_eq!(arrived(), ["kyc"]);
+}
+
+#[test]
+fn more_than_twice_and_less_than_half_is_doubtful() {
+    let factor = |from, to: &str| {
+        let parse = |text: String| Config::parse(&text, Path::new("a"), [], watermaster_kafka::PROPERTY_RULES).unwrap();
+        let [before, after] = [from, to].map(|line| parse(text(|text| changed(text, &[(from, line)]))));
+        before.changes(&after).unwrap()[0].doubtful_factor()
+    };
+    for (from, to, expected) in [
+        ("capacity = 2000", "capacity = 4000", None),
+        ("capacity = 2000", "capacity = 4002", Some(2.001)),
+        ("capacity = 2000", "capacity = 1000", None),
+        ("capacity = 2000", "capacity = 500", Some(0.25)),
+        ("cycle = \"10s\"", "cycle = \"1m\"", Some(6.0)),
+        ("enforce = true", "enforce = false", None),
+        ("weight = 2.0\n", "weight = 6.0\n", Some(3.0)),
+    ] {
+        assert_eq!(factor(from, to), expected, "{from} -> {to}");
+    }
 }
 
 const CARDS: &str = "[[service.source]]\ntopic = \"credit-card.kyc\"\n";
@@ -304,7 +378,7 @@ fn services_come_and_go() {
     assert_eq!(found, Some(4000), "the handle of the service stays");
     assert_eq!(file.reload("capacity", "capacity").map(|changed| changed.len()), Ok(2));
     assert_eq!((names(), kyc.is_stopped(), scoring.is_stopped()), (vec!["kyc".to_owned()], false, true));
-    assert!(file.policy_arrived());
+    assert!(file.change_arrived());
 }
 
 #[test]

@@ -187,18 +187,30 @@ fn health_needs_an_answer_of_an_instance() {
 }
 
 #[test]
-fn reload_prints_the_changed_keys_or_the_errors() {
+fn reload_prints_the_changes_or_the_errors() {
     let demo = include_str!("../config/demo.toml");
     let (_folder, path) = file(demo);
     let (_token_folder, token) = file(TOKEN);
     let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, Some(&path), None);
     let arguments = ["reload", "--url", &address.to_string(), "--token-file", token.to_str().unwrap()];
     let (code, out, why) = run(&arguments, &[]);
-    assert_eq!((code, out.starts_with("changed: nothing (hash ")), (Some(0), true), "{out}{why}");
+    assert_eq!((code, out.starts_with("nothing differs (hash ")), (Some(0), true), "{out}{why}");
     assert!(demo.contains("capacity = 200"));
-    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 300")).unwrap();
+    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 900")).unwrap();
+    let line = 1 + demo.lines().position(|line| line.starts_with("capacity = 200")).unwrap();
+    let expected = format!(
+        "service[0].capacity (service kyc): 200 -> 900\n    from: {}:{line}\n    \
+         warning: 4.500 times the former value\nservice kyc: of 107 records that are wanted here, up to 107 are admitted in",
+        path.display()
+    );
+    let (code, out, why) = run(&[&arguments[..], &["--dry-run"]].concat(), &[]);
+    let ends = out.starts_with(&expected) && out.contains("\na dry run: nothing was taken over (hash ");
+    assert_eq!((code, ends), (Some(0), true), "{out}{why}");
     let (code, out, why) = run(&arguments, &[]);
-    assert_eq!((code, out.starts_with("changed: service[0].capacity (hash ")), (Some(0), true), "{out}{why}");
+    let ends = out.starts_with(&expected) && out.contains("\ntaken over (hash ");
+    assert_eq!((code, ends), (Some(0), true), "{out}{why}");
+    let (_, out, _) = run(&[&arguments[..], &["--output", "json"]].concat(), &[]);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["changes"], json!([]));
     std::fs::write(&path, demo.replace("capacity = 200", "capacity = 0")).unwrap();
     let (code, _, why) = run(&arguments, &[]);
     let parts =

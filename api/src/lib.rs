@@ -20,12 +20,69 @@ pub struct ConfigView {
     pub config: Value,
 }
 
-/// The result of a reload.
-#[derive(Serialize, Deserialize, JsonSchema)]
+/// The result of a reload, or of its dry run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReloadView {
     pub hash: String,
+    /// True if nothing was taken over: the request asked for the changes only.
+    pub dry_run: bool,
     /// The keys that changed.
     pub changed: Vec<String>,
+    pub changes: Vec<ChangeView>,
+    /// The effect on each service with another policy.
+    pub next_cycle: Vec<NextCycle>,
+}
+
+impl ReloadView {
+    pub fn new(hash: String, dry_run: bool, changes: Vec<ChangeView>, next_cycle: Vec<NextCycle>) -> ReloadView {
+        let changed = changes.iter().map(|change| change.key.clone()).collect();
+        ReloadView { hash, dry_run, changed, changes, next_cycle }
+    }
+}
+
+/// One key with another value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangeView {
+    pub key: String,
+    /// The service that the key belongs to; null for a key of all services.
+    pub service: Option<String>,
+    /// The values before and after; null if the key was or is not set. A service or a source that came or went has its
+    /// name here.
+    pub from: Value,
+    pub to: Value,
+    /// The file and line, or the variable, of the value in force; without one, "default".
+    pub origin: String,
+    /// The new value ÷ the former one, if it is above 2 or below ½; else null.
+    pub doubtful_factor: Option<f64>,
+}
+
+/// The records that a service admits in a cycle before and after a change, if as many are wanted as now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NextCycle {
+    pub service: String,
+    /// The records that the clients of this instance want, or that wait at it.
+    pub wanted: u64,
+    pub admits: u64,
+    pub cycle_seconds: f64,
+    pub would_admit: u64,
+    pub would_last: f64,
+}
+
+/// The last changes of the configuration, the newest first; ten at most.
+#[derive(Serialize, JsonSchema)]
+pub struct ChangesView {
+    pub changes: Vec<PastChange>,
+}
+
+/// A change that was taken over.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct PastChange {
+    /// The time in UTC (RFC 3339).
+    pub at: String,
+    /// The cause: "SIGHUP", "--watch" or "POST /v1/reload".
+    pub by: String,
+    #[serde(flatten)]
+    pub change: ChangeView,
 }
 
 /// All services, by name.

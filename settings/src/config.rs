@@ -19,6 +19,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use self::change::Changed;
 pub use self::clients::ClientRefused;
 pub use self::effective::Effective;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};

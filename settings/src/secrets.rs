@@ -41,12 +41,17 @@ impl Secrets {
         self.0.others.load(Ordering::Acquire)
     }
 
+    /// Returns the properties that have another value among these.
+    pub fn outdated(&self, values: &BTreeMap<String, String>) -> Vec<String> {
+        let old = self.lock();
+        let is_new = |(name, value): &(&String, &String)| old.get(*name) != Some(value);
+        values.iter().filter(is_new).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Takes over other values, for all clones. Returns the properties that changed.
     pub fn renew(&self, values: BTreeMap<String, String>) -> Vec<String> {
-        let mut old = self.lock();
-        let is_new = |(name, value): &(&String, &String)| old.get(*name) != Some(value);
-        let changed: Vec<String> = values.iter().filter(is_new).map(|(name, _)| name.clone()).collect();
-        *old = values;
+        let changed = self.outdated(&values);
+        *self.lock() = values;
         let (login, others): (Vec<&str>, Vec<&str>) =
             changed.iter().map(String::as_str).partition(|name| LOGIN.contains(name));
         self.0.login.fetch_add(u64::from(!login.is_empty()), Ordering::Release);

@@ -15,22 +15,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{future::Future, net::SocketAddr, time::Instant};
 
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
-use crate::{reload::Configuration, reload::Reloaded, services::ServiceHandle};
+use crate::{reload::Configuration, services::ServiceHandle};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
-use watermaster_api::{ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
+use watermaster_api::{
+    ChangesView, ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView,
+};
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -117,9 +120,13 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
 
 const NO_SERVICE: &[(u16, &str)] = &[(404, "There is no such service.")];
 const NO_CLIENT: &[(u16, &str)] = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
+const NO_DRY_RUN: &str = "dry_run is \"true\" or \"false\"";
 const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
-const NO_RELOAD: &[(u16, &str)] =
-    &[(409, "There is no file to reload."), (422, "The new configuration is refused; `errors` lists why.")];
+const NO_RELOAD: &[(u16, &str)] = &[
+    (400, "The question is not as described."),
+    (409, "There is no file to reload."),
+    (422, "The new configuration is refused; `errors` lists why."),
+];
 
 /// Returns every route of `/v1`, from which the router and its description are made.
 fn routes() -> Vec<Route> {
@@ -137,8 +144,14 @@ fn routes() -> Vec<Route> {
     vec![
         read("/openapi.json", "Describes these paths.", openapi::any_object, get(description)),
         read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config)),
+        read("/changes", "Shows the last ten changes of the configuration.", schema::<ChangesView>, get(changes)),
         Route {
             method: "post",
+            query: &[(
+                "dry_run",
+                "boolean",
+                "true to see the changes without taking them over; false if it is missing.",
+            )],
             refusals: NO_RELOAD,
             ..read("/reload", "Reads the configuration again.", schema::<ReloadView>, post(reload))
         },
@@ -146,7 +159,7 @@ fn routes() -> Vec<Route> {
         Route { refusals: NO_SERVICE, ..read("/services/{name}", one, schema::<ServiceView>, get(service)) },
         Route { refusals: NO_SERVICE, ..read("/services/{name}/group", group_of, schema::<GroupView>, get(group)) },
         Route {
-            query: &[("top", "The number of clients to show, 1 to 1000; 10 if it is missing.")],
+            query: &[("top", "integer", "The number of clients to show, 1 to 1000; 10 if it is missing.")],
             refusals: BAD_TOP,
             ..read(
                 "/services/{name}/clients",
@@ -259,7 +272,8 @@ fn render_metrics(state: &AdminState) -> String {
         publisher.publish(&service.name, &service.cell);
         publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
     }
-    publisher.publish_reload(state.configuration.last(), state.configuration.hash());
+    let configuration = &state.configuration;
+    publisher.publish_reload(configuration.last(), configuration.hash(), configuration.past_changes());
     publisher.render()
 }
 
@@ -271,10 +285,27 @@ async fn config(State(served): State<Arc<Served>>) -> Response {
     served.view(make).await
 }
 
-async fn reload(State(served): State<Arc<Served>>) -> Response {
+async fn changes(State(served): State<Arc<Served>>) -> Response {
+    served.view(|state| ChangesView { changes: state.configuration.past_changes() }).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReloadQuestion {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+async fn reload(
+    State(served): State<Arc<Served>>, question: Result<Query<ReloadQuestion>, QueryRejection>,
+) -> Response {
+    let Ok(Query(ReloadQuestion { dry_run })) = question else {
+        return refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN }));
+    };
     let configuration = Arc::clone(&served.state.configuration);
-    match served.views.run(move || configuration.reload()).await {
-        Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
+    let work = move || if dry_run { configuration.dry_run() } else { configuration.reload("POST /v1/reload") };
+    match served.views.run(work).await {
+        Ok(Some(Ok(reloaded))) => Json(reloaded).into_response(),
         Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
         Ok(Some(Err(errors))) => {
             let error = "the new configuration is refused, the one in force stays";

@@ -16,8 +16,8 @@ pub(super) struct Route {
     pub path: &'static str,
     pub method: &'static str,
     pub summary: &'static str,
-    /// Parameters after the question mark, whole numbers, with their meaning.
-    pub query: &'static [(&'static str, &'static str)],
+    /// Parameters after the question mark, with their type and meaning.
+    pub query: &'static [(&'static str, &'static str, &'static str)],
     /// The statuses of refusals, beside those that every path has.
     pub refusals: &'static [(u16, &'static str)],
     /// The schema of the answer.
@@ -86,8 +86,8 @@ fn operation(route: &Route, answer: Value) -> Value {
         responses.insert(status.to_string(), json!({ "description": why, "content": json_of(schema) }));
     }
     let in_path = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
-    let in_query = |(name, meaning): &(&str, &str)| {
-        let schema = json!({ "type": "integer" });
+    let in_query = |(name, of_type, meaning): &(&str, &str, &str)| {
+        let schema = json!({ "type": of_type });
         json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
     };
     let names = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde_json::Value;
-use watermaster_api::ReloadView;
-use watermaster_tools::cli::{Exit, fail, print};
+use watermaster_api::{ChangeView, NextCycle, ReloadView};
+use watermaster_tools::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use watermaster_tools::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg};
 
 const HEALTH_EXAMPLES: &str = "\
@@ -17,6 +17,7 @@ the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
 
 const RELOAD_EXAMPLES: &str = "\
 Examples:
+  watermaster reload --token-file token --dry-run   what would change, and how many records would be admitted?
   watermaster reload --token-file token
   watermaster reload --url http://10.0.0.7:9464 --token-file token
 
@@ -40,6 +41,11 @@ pub struct ReloadArgs {
     instance: UrlArg,
     #[command(flatten)]
     token: TokenArg,
+    /// Only show the changes: the configuration in force stays
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: OutputArg,
 }
 
 /// Prints whether the instance is ready, or alive, and the reasons why not.
@@ -65,23 +71,26 @@ pub fn health(args: &HealthArgs) -> Exit {
     Exit::Done
 }
 
-/// Makes the instance read its configuration again, and prints the changed keys or the errors.
+/// Makes the instance read its configuration again, and prints the changes or the errors.
 pub fn reload(args: &ReloadArgs) -> Exit {
     let token = match args.token.read() {
         Ok(token) => token,
         Err(error) => return fail(Exit::Config, error),
     };
-    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, token.as_deref()).post("/v1/reload")) {
+    let path = if args.dry_run { "/v1/reload?dry_run=true" } else { "/v1/reload" };
+    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, token.as_deref()).post(path)) {
         Ok(answer) => answer,
         Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
     };
     match status {
         200 => {
-            let Ok(ReloadView { hash, changed }) = serde_json::from_value(answer) else {
+            let Ok(view) = serde_json::from_value::<ReloadView>(answer) else {
                 return no_answer(&args.instance, status);
             };
-            let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
-            print(format_args!("changed: {changed} (hash {hash})"));
+            match args.output.format {
+                Output::Text => print(described(&view)),
+                Output::Json => print_json(&view),
+            }
             Exit::Done
         }
         409 | 422 => {
@@ -96,6 +105,31 @@ pub fn reload(args: &ReloadArgs) -> Exit {
         }
         status => no_answer(&args.instance, status),
     }
+}
+
+/// Describes the changes, a line for each.
+fn described(view: &ReloadView) -> String {
+    let ReloadView { hash, dry_run, changes, next_cycle, .. } = view;
+    let change = |change: &ChangeView| {
+        let ChangeView { key, service, from, to, origin, doubtful_factor } = change;
+        let [from, to] = [from, to].map(|value| if value.is_null() { "not set".to_owned() } else { value.to_string() });
+        let service = service.as_ref().map(|name| format!(" (service {name})")).unwrap_or_default();
+        let doubt = doubtful_factor.map(|factor| format!("\n    warning: {factor:.3} times the former value"));
+        format!("{key}{service}: {from} -> {to}\n    from: {origin}{}\n", doubt.unwrap_or_default())
+    };
+    let effect = |cycle: &NextCycle| {
+        let NextCycle { service, wanted, admits, cycle_seconds, would_admit, would_last } = cycle;
+        format!(
+            "service {service}: of {wanted} records that are wanted here, up to {would_admit} are admitted in \
+             {would_last} s ({admits} in {cycle_seconds} s before)\n"
+        )
+    };
+    let end = match (changes.is_empty(), dry_run) {
+        (true, _) => format!("nothing differs (hash {hash})"),
+        (false, true) => format!("a dry run: nothing was taken over (hash {hash} afterwards)"),
+        (false, false) => format!("taken over (hash {hash})"),
+    };
+    changes.iter().map(change).chain(next_cycle.iter().map(effect)).chain([end]).collect()
 }
 
 /// Reads the answer as JSON. Any other text becomes null.

@@ -24,6 +24,7 @@ use process::ProcessMetrics;
 use table::{SampleSource, TABLE};
 use text::Samples;
 
+use watermaster_api::PastChange;
 use watermaster_core::pace::PaceView;
 
 use crate::reload::LastReload;
@@ -50,6 +51,7 @@ struct InstanceFigures {
     /// The hash of the configuration in force.
     configuration: String,
     last_reload: LastReload,
+    past_changes: Vec<PastChange>,
 }
 
 /// The figures of one service.
@@ -81,6 +83,7 @@ impl Publisher {
                 librdkafka: librdkafka.to_owned(),
                 configuration: String::new(),
                 last_reload: LastReload::at_start(),
+                past_changes: Vec::new(),
             },
             process: ProcessMetrics::new(),
             metrics_clients,
@@ -118,10 +121,11 @@ impl Publisher {
         }
     }
 
-    /// Takes over the result of the last attempt to read the configuration, of which the start is one, and the hash of
-    /// the configuration in force.
-    pub fn publish_reload(&mut self, last: LastReload, configuration: String) {
-        (self.instance.last_reload, self.instance.configuration) = (last, configuration);
+    /// Takes over the result of the last attempt to read the configuration, of which the start is one, the hash of
+    /// the configuration in force, and the last changes.
+    pub fn publish_reload(&mut self, last: LastReload, configuration: String, past: Vec<PastChange>) {
+        (self.instance.last_reload, self.instance.configuration, self.instance.past_changes) =
+            (last, configuration, past);
     }
 
     /// Returns everything in Prometheus' text format.

@@ -16,7 +16,7 @@ mod samples;
 pub use kind::{MetricKind, Unit};
 use samples::{
     by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    phases, put_delays, put_one_of, put_pace, retention, target_lag,
+    past_changes, phases, put_delays, put_one_of, put_pace, retention, target_lag,
 };
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
@@ -364,6 +364,9 @@ metrics! {
     "watermaster_config_last_reload_success_timestamp_seconds" Gauge Seconds []
         "The time at which the configuration in force was accepted, since the Unix epoch."
         Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
+    "watermaster_config_change_timestamp_seconds" Gauge Seconds ["key" "service" "from" "to" "origin" "by"]
+        "The time of one of the last ten changes of the configuration, since the Unix epoch; the labels describe it."
+        Instance past_changes;
 
     // ## Process
     "process_cpu_seconds_total" Counter Seconds [] "User and system CPU time spent."

@@ -3,6 +3,7 @@ mod docs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use watermaster_api::ChangeView;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
 use watermaster_kafka::dead_letters::Unread;
 
@@ -110,6 +111,18 @@ fn sample(samples: &Samples, name: &str, labels: &[(&str, &str)]) -> Option<f64>
     samples.get(&(name.to_owned(), labels)).copied()
 }
 
+fn past_change(at: &str) -> PastChange {
+    let change = ChangeView {
+        key: "service[0].capacity".to_owned(),
+        service: Some("kyc".to_owned()),
+        from: 2000.into(),
+        to: 20_000.into(),
+        origin: "a.toml:3".to_owned(),
+        doubtful_factor: Some(10.0),
+    };
+    PastChange { at: at.to_owned(), by: "SIGHUP".to_owned(), change }
+}
+
 #[test]
 fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut publisher = Publisher::new("2.12.1", 10);
@@ -124,6 +137,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     cell.set_pace(Some(pace));
     publish_observed(&mut publisher, &cell, lag(7));
     publisher.publish_open("kyc", [Some(500), Some(20)]);
+    // The newer one of two equal changes has the series.
+    let changes = vec![past_change("2026-01-01T00:00:07Z"), past_change("2026-01-01T00:00:00Z")];
+    publisher.publish_reload(LastReload::at_start(), "hash".to_owned(), changes);
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
@@ -140,6 +156,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
             assert_eq!(labels.keys().cloned().collect::<BTreeSet<_>>(), expected, "{name}");
         }
     }
+    let change = samples.iter().find(|((name, _), _)| name == "watermaster_config_change_timestamp_seconds");
+    let ((_, labels), at) = change.unwrap();
+    assert_eq!((at % 60.0, &*labels["from"], &*labels["to"]), (7.0, "2000", "20000"));
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(super) fn reload_on_change(mut files: WatchedFiles, configuration: &Arc<Conf
             let read = tokio::task::spawn_blocking(move || {
                 if files.changed() {
                     // The reload logs its own result.
-                    configuration.reload();
+                    configuration.reload("--watch");
                 }
                 files
             });

@@ -116,7 +116,7 @@ fn records_of_an_aborted_transaction_take_no_room_for_long() {
     }
     other.flush(TIMEOUT).expect("the broker has the records");
     other.abort_transaction(TIMEOUT).expect("the transaction is aborted");
-    assert!(service.open().iter().sum::<i64>() > MAX_OPEN);
+    wait_until("the marks of the abort", TIMEOUT, || service.open().iter().sum::<i64>() > 2 * MAX_OPEN);
 
     let keys = format!("scope = \"instance\"\nmax_open = {MAX_OPEN}\nconsumer_group = \"{}.{GROUP}\"", rig.name);
     let mut watermaster = Watermaster::start(&rig.config(rig.service(100_000, "1s", &keys, "")));

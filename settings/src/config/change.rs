@@ -1,39 +1,83 @@
 //! Compares two configurations: a running program takes over some keys, the others need a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use humantime::parse_duration;
 use serde_json::Value;
 
 use watermaster_core::policy::Scope;
 
-use super::{Config, ConfigError, ConfigErrors, SCHEMA};
-use crate::model::{Service, Settings};
+use super::{Config, ConfigError, ConfigErrors, Origin, SCHEMA};
+use crate::model::Service;
 use crate::reader::{Entry, KeyPath, Segment};
 
 const RESTART: &str = "as it was while the program runs; a restart takes it over";
+/// A number that changes by more than this factor is doubtful: a digit too many admits ten times as much.
+const MOST_FACTOR: f64 = 2.0;
 /// The keys that tell the elements of a list apart. A source has one of the last two.
 const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
+/// One difference between two configurations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    pub key: KeyPath,
+    /// The service that the key belongs to.
+    pub service: Option<String>,
+    /// The values before and after; for a service or a source that came or went, its name.
+    pub from: Option<Value>,
+    pub to: Option<Value>,
+    pub origin: Origin,
+}
+
+impl Changed {
+    /// Returns by which factor a number or a time has changed, if it is more than twice or less than half of the former
+    /// one.
+    pub fn doubtful_factor(&self) -> Option<f64> {
+        let magnitude = |value: &Option<Value>| {
+            let value = value.as_ref()?;
+            value.as_f64().or_else(|| parse_duration(value.as_str()?).ok().map(|time| time.as_secs_f64()))
+        };
+        let factor = magnitude(&self.to)? / magnitude(&self.from)?;
+        (factor.is_finite() && !(1.0 / MOST_FACTOR..=MOST_FACTOR).contains(&factor)).then_some(factor)
+    }
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), ToString::to_string);
+        write!(f, "{}: {} -> {}", self.key, show(&self.from), show(&self.to))
+    }
+}
+
 impl Config {
-    /// Returns the keys in which another configuration differs, in order. A service or a source that came or went is
-    /// one change.
+    /// Returns the differences to another configuration, in the order of their keys. A service or a source that came or
+    /// went is one.
     ///
     /// # Errors
     /// One for each key that takes a restart to change.
-    pub fn changes(&self, to: &Config) -> Result<Vec<KeyPath>, ConfigErrors> {
+    pub fn changes(&self, to: &Config) -> Result<Vec<Changed>, ConfigErrors> {
         let (before, after) = (entries(self), entries(to));
         let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-        let (mut changed, mut errors) = (BTreeSet::new(), self.renamed(to));
+        let (mut changed, mut errors) = (BTreeMap::new(), self.renamed(to));
+        let mut note = |key: KeyPath, at: &KeyPath, from: Option<Value>, to: Option<Value>, origin: &Origin| {
+            let service = name_of_service(at).map(str::to_owned);
+            changed.insert(key.clone(), Changed { key, service, from, to, origin: origin.clone() });
+        };
         for key in keys {
             let (old, new) = (before.get(key).copied(), after.get(key).copied());
             let [was, is] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
             let Some(entry) = new.or(old).filter(|_| was != is) else { continue };
             if let Some(depth) = changed_element(key, &before, &after) {
-                changed.insert(entry.key.segments()[..depth].iter().cloned().collect());
+                let element = entry.key.segments()[..depth].iter().cloned().collect();
+                let name = Some(Value::from(key.segments()[depth - 1].to_string()));
+                let (from, to) = if new.is_some() { (None, name) } else { (name, None) };
+                note(element, key, from, to, &entry.origin);
                 continue;
             }
-            changed.insert(entry.key.clone());
-            let service = service_of(key, &self.settings);
+            note(entry.key.clone(), key, was.cloned(), is.cloned(), &entry.origin);
+            let service = name_of_service(key);
+            let service = service.and_then(|name| self.settings.services.iter().find(|service| service.name == name));
             if !entry.reloads || service.is_some_and(|service| is_fixed_in_group(entry, service)) {
                 errors.push(needs_restart(entry, service, was, is));
             }
@@ -42,7 +86,7 @@ impl Config {
             errors.extend(self.hidden_change(to).or_else(|| self.changed_redrive_key(to)));
         }
         if errors.is_empty() {
-            Ok(changed.into_iter().collect())
+            Ok(changed.into_values().collect())
         } else {
             Err(ConfigErrors::new(SCHEMA.subject, errors))
         }
@@ -104,12 +148,10 @@ fn is_fixed_in_group(entry: &Entry, service: &Service) -> bool {
     fixed && service.policy.scope == Scope::Group
 }
 
-/// Returns the service that a stable key belongs to.
-fn service_of<'a>(key: &KeyPath, settings: &'a Settings) -> Option<&'a Service> {
+/// Returns the name of the service that a stable key belongs to.
+fn name_of_service(key: &KeyPath) -> Option<&str> {
     match key.segments() {
-        [Segment::Name(list), Segment::Name(name), ..] if list == "service" => {
-            settings.services.iter().find(|service| service.name == *name)
-        }
+        [Segment::Name(list), Segment::Name(name), ..] if list == "service" => Some(name),
         _ => None,
     }
 }

@@ -55,7 +55,8 @@ pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
     }
     let (capacity, cycle): (Option<u64>, Option<Duration>) = (service.get("capacity"), service.get("cycle"));
     let control: Option<Control> = section.get("control");
-    let floor: Option<u64> = section.derived("floor", capacity.map(|capacity| (capacity / 10).max(1)));
+    let least = service.optional_value("capacity_min").flatten().unwrap_or(1);
+    let floor: Option<u64> = section.derived("floor", capacity.map(|capacity| (capacity / 10).max(least)));
     let ceiling = ceiling(&section, control);
     check_bounds(&section, capacity, floor, ceiling.flatten());
     check_targets(service);

@@ -158,6 +158,8 @@ const SERVICE: &[Key] = &[
     key("target", TOPIC, Required),
     key("dead_letter", TOPIC, Required),
     reloaded_key("capacity", Count(1, MAX_CAPACITY), Required),
+    reloaded_key("capacity_min", Count(1, MAX_CAPACITY), Unset),
+    reloaded_key("capacity_max", Count(1, MAX_CAPACITY), Unset),
     reloaded_key("cycle", Kind::Duration(millis(100), DAY), Text("10s")),
     reloaded_key("reservation", RATIO, Text("0.1")),
     reloaded_key("lending", Choice(Lending::VARIANTS), Text("proportional")),
@@ -211,7 +213,7 @@ const SHAPE: &[Key] = &[
 const PACE: &[Key] = &[
     key("group", CONSUMER_GROUP, Unset),
     reloaded_key("control", Choice(Control::VARIANTS), Text("observe")),
-    reloaded_key("floor", Count(1, MAX_CAPACITY), Derived("a tenth of the capacity")),
+    reloaded_key("floor", Count(1, MAX_CAPACITY), Derived("a tenth of the capacity, or capacity_min if that is more")),
     reloaded_key("ceiling", Count(1, MAX_CAPACITY), Unset),
     reloaded_key("max_behind", Kind::Duration(millis(100), millis(3_600_000)), Text("2s")),
     reloaded_key("interval", Kind::Duration(SECOND, millis(300_000)), Text("5s")),

@@ -90,6 +90,7 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         let problem = "is 1: no client lends, so the capacity that a client leaves unused stays idle";
         section.warn("reservation", problem, "a part below 1, such as 0.1");
     }
+    check_fence(section);
     read_struct!(Policy {
         [section => capacity, cycle, reservation, lending, scope, mode, enforce]
         [section => window, catch_up, max_clients, unlisted_weight]
@@ -100,6 +101,31 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         client_idle_timeout: client_idle_timeout(section, cycle),
         clients: clients(section, capacity, max_clients),
     })
+}
+
+/// Checks the capacity against its fence: a digit too many would admit ten times as much within seconds.
+fn check_fence(section: &Section<'_>) {
+    let value = |section: &Section<'_>, key| section.optional_value::<u64>(key).flatten();
+    let [least, most] = ["capacity_min", "capacity_max"].map(|key| value(section, key));
+    if let (Some(least), Some(most)) = (least, most)
+        && least > most
+    {
+        let problem = format!("is {least}, above capacity_max ({most})");
+        section.refuse("capacity_min", problem, format!("{most} or less"));
+        return;
+    }
+    let pace = section.table("pace");
+    let written = [(section, "capacity"), (&pace, "floor"), (&pace, "ceiling")].map(|(section, key)| {
+        section.is_set(key).then(|| value(section, key)).flatten().map(|value| (section, key, value))
+    });
+    for (section, key, value) in written.into_iter().flatten() {
+        if let Some(most) = most.filter(|most| value > *most) {
+            section.refuse(key, format!("is {value}, above capacity_max ({most})"), format!("{most} or less"));
+        }
+        if let Some(least) = least.filter(|least| value < *least) {
+            section.refuse(key, format!("is {value}, below capacity_min ({least})"), format!("{least} or more"));
+        }
+    }
 }
 
 /// Reads the longest time that a record may wait. A flood of shape mode is to be delayed rather than dropped, so only
@@ -138,17 +164,14 @@ fn clients(section: &Section<'_>, capacity: Option<u64>, max_clients: Option<usi
             format!("{configured} or more"),
         );
     }
-    if let (Some(capacity), Some(max_clients)) = (capacity, max_clients)
-        && capacity < max_clients as u64
+    // The default of max_clients says nothing about the number of clients.
+    let expected = max_clients.filter(|_| section.is_set("max_clients")).or(clients.as_ref().map(Vec::len));
+    if let (Some(capacity), Some(expected)) = (capacity, expected)
+        && capacity < expected as u64
     {
-        section.warn(
-            "capacity",
-            format!(
-                "is {capacity}, less than max_clients ({max_clients}): \
-                 with that many clients some get no record in a cycle"
-            ),
-            format!("a capacity of at least {max_clients}, or max_clients of at most {capacity}"),
-        );
+        let problem =
+            format!("is {capacity}, less than {expected} clients: with so many some get no record in a cycle");
+        section.warn("capacity", problem, format!("a capacity of at least {expected}, or fewer clients"));
     }
     clients
 }

@@ -111,7 +111,7 @@ fn a_difference_is_seen() {
     assert_eq!(of(&|service| _ = service.as_object_mut().unwrap().remove("ready")), 1);
 }
 
-/// The client's parameters can be filled in: each name in a path has a parameter, and `top` is one.
+/// The parameters can be filled in: each name in a path has one, and two paths take a query.
 #[test]
 fn parameters_are_described() {
     let document = Server::start(Ipv4Addr::LOCALHOST).json("/v1/openapi.json").1;
@@ -124,8 +124,12 @@ fn parameters_are_described() {
             };
             let names: Vec<_> = path.split(['{', '}']).skip(1).step_by(2).collect();
             assert_eq!(of("path"), names, "{path}");
-            let top: &[&str] = if path.ends_with("/clients") { &["top"] } else { &[] };
-            assert_eq!(of("query"), top, "{path}");
+            let query: &[&str] = match path {
+                path if path.ends_with("/clients") => &["top"],
+                path if path.ends_with("/reload") => &["dry_run"],
+                _ => &[],
+            };
+            assert_eq!(of("query"), query, "{path}");
             assert!(operation["summary"].as_str().is_some_and(|summary| summary.ends_with('.')), "{path}");
         }
     }

@@ -1,14 +1,16 @@
 //! The samples of metrics that take more than an expression.
 
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strum::VariantNames;
+use watermaster_api::{ChangeView, PastChange};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
 use watermaster_core::reason::Reason;
 
 use super::CHANGE_DIRECTIONS;
-use crate::metrics::{ServiceMetrics, counters::Decisions, text::Samples};
+use crate::metrics::{InstanceFigures, ServiceMetrics, counters::Decisions, text::Samples};
 
 pub(super) fn live_members(service: &ServiceMetrics) -> usize {
     service.newest.group.figures.members.iter().filter(|member| member.state == "live").count()
@@ -96,5 +98,21 @@ pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
 pub(super) fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
     for (topic, time) in &service.newest.sources.retention {
         out.put_with(&[topic], time.as_secs_f64());
+    }
+}
+
+/// Writes the last changes of the configuration. One that was taken back and made again is one series.
+pub(super) fn past_changes(instance: &InstanceFigures, out: &mut Samples<'_>) {
+    let mut written = HashSet::new();
+    for PastChange { at, by, change } in &instance.past_changes {
+        let ChangeView { key, service, from, to, origin, .. } = change;
+        let [from, to] = [from, to].map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        let labels = [key.clone(), service.clone().unwrap_or_default(), from, to, origin.clone(), by.clone()];
+        let at = humantime::parse_rfc3339(at).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let values = labels.each_ref().map(String::as_str);
+        if !written.contains(&labels) {
+            out.put_with(&values, at.unwrap_or_default().as_secs_f64());
+        }
+        written.insert(labels);
     }
 }

@@ -1,0 +1,59 @@
+//! Tells the differences of two configurations, and their effect.
+
+use serde_json::Value;
+use tracing::{info, warn};
+use watermaster_api::{ChangeView, NextCycle};
+use watermaster_settings::{Settings, config::Changed};
+
+use crate::services::ServiceHandle;
+use crate::snapshot::ClientSnapshot;
+
+pub(super) fn describe(changed: &Changed) -> ChangeView {
+    ChangeView {
+        key: changed.key.to_string(),
+        service: changed.service.clone(),
+        from: changed.from.clone().unwrap_or_default(),
+        to: changed.to.clone().unwrap_or_default(),
+        origin: changed.origin.to_string(),
+        doubtful_factor: changed.doubtful_factor(),
+    }
+}
+
+/// Describes another secret: its value is not shown.
+pub(super) fn renewed(property: &str) -> ChangeView {
+    let key = format!("kafka.properties_file.{property:?}");
+    let [from, to] = ["former secret", "renewed"].map(Value::from);
+    ChangeView { key, service: None, from, to, origin: "the file".to_owned(), doubtful_factor: None }
+}
+
+/// Writes a line to the log.
+pub(super) fn log(change: &ChangeView, by: &str) {
+    let ChangeView { key, service, from, to, origin, doubtful_factor } = change;
+    match doubtful_factor {
+        None => info!(service, key, %from, %to, origin, by, "changed"),
+        Some(factor) => {
+            warn!(service, key, %from, %to, origin, by, factor, "changed to more than twice, or less than half")
+        }
+    }
+}
+
+/// Returns the effect on each running service with another policy, if as many records are wanted as now.
+pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[ServiceHandle]) -> Vec<NextCycle> {
+    let effect = |handle: &ServiceHandle| {
+        let policy = |settings: &Settings| {
+            let service = settings.services.iter().find(|service| service.name == handle.name)?;
+            Some(service.policy.clone())
+        };
+        let (before, after) = (policy(before)?, policy(after)?);
+        if before == after {
+            return None;
+        }
+        let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
+        let wanted = handle.cell.get().clients.iter().map(wants).sum();
+        let [admits, would_admit] =
+            [&before, &after].map(|policy| if policy.enforce { policy.capacity.min(wanted) } else { wanted });
+        let [cycle_seconds, would_last] = [before, after].map(|policy| policy.cycle.as_secs_f64());
+        Some(NextCycle { service: handle.name.clone(), wanted, admits, cycle_seconds, would_admit, would_last })
+    };
+    handles.iter().filter_map(effect).collect()
+}
