@@ -2,6 +2,7 @@
 
 mod check;
 mod instance;
+mod missing;
 mod shell;
 mod show;
 mod version;

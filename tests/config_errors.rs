@@ -295,6 +295,27 @@ fn a_doubtful_configuration_is_allowed_with_a_warning() {
     assert!(text(&output.stdout).contains("warning: service[0].capacity (service kyc) is 400, less than 1000 clients"));
 }
 
+/// A letter too much away makes two clients of one product, each with a share of its own.
+#[test]
+fn clients_with_almost_one_name_are_doubtful() {
+    let warns = |names: [&str; 2]| {
+        let tables = names.map(|name| format!("[service.client.{name}]\nweight = 1.0\n")).concat();
+        let (_guard, path) = file(&format!("{RIGHT}{tables}"));
+        let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+        assert_eq!(output.status.code(), Some(0));
+        let strict = watermaster(&["check", "--strict", "--config", path.to_str().unwrap()], &[], "");
+        let warns = text(&output.stdout).contains("are they two clients?");
+        assert_eq!(strict.status.code(), Some(if warns { 78 } else { 0 }), "{}", text(&strict.stdout));
+        warns
+    };
+    assert!(warns(["home-loan", "hone-loan"]));
+    for names in
+        [["team-a", "team-b"], ["loan-de", "loan-dk"], ["team1x-loan", "team2x-loan"], ["east-loan", "west-loan"]]
+    {
+        assert!(!warns(names), "{names:?}");
+    }
+}
+
 #[test]
 fn the_environment_takes_precedence_and_secrets_are_hidden() {
     let (folder, path) = file(&RIGHT.replace("[kafka.properties]", "[kafka.properties]\n\"sasl.password\" = \"hush\"\n\"socket.timeout.ms\" = 5_000\n[kafka.properties_file]\n\"ssl.key.pem\" = \"SECRET_FILE\""));

@@ -5,6 +5,7 @@ mod client;
 mod commits;
 mod control;
 mod history;
+mod missing;
 mod pace;
 mod problem;
 mod retention;
@@ -20,6 +21,7 @@ use crate::{ask::TopicFacts, client::KafkaError, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub use client::{ConnectError, Unreachable};
 pub use history::History;
+pub use missing::MissingTopic;
 pub use problem::{Finding, Problem, Severity};
 
 /// The topic in which Kafka keeps its transactions; it does not exist before the first one.
@@ -39,6 +41,16 @@ impl Report {
     /// Returns true if a service can't work.
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Returns true if there is a finding that is more than a note.
+    pub fn has_warnings(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity != Severity::Info)
+    }
+
+    /// Returns the topics that the services need and the cluster lacks, in the order of their names.
+    pub fn missing_topics(&self, settings: &Settings) -> Vec<MissingTopic> {
+        missing::topics(settings, self)
     }
 
     /// Returns true if a pattern of a source has no topic.

@@ -1,12 +1,19 @@
 //! Sources by pattern: the topics of the cluster that a service reads besides those that it names.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use watermaster_core::policy::{Mode, Overflow};
+use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::units::Weight;
 
 use crate::model::{Service, Settings, Source, SourcePattern, sole_client};
 use crate::pattern::INTERNAL;
+
+/// The memory of the program itself.
+const MEMORY_OF_PROGRAM: u64 = 40 << 20;
+/// The memory of a service beside its backlogs: a round and its copy in the producer, values fetched ahead, and a fetch
+/// from each of three brokers, 16 MiB each.
+const MEMORY_BESIDE_BACKLOGS: u64 = 6 * (16 << 20);
 
 impl SourcePattern {
     fn source(&self, topic: &str) -> Option<Source> {
@@ -61,6 +68,21 @@ impl Service {
         format!("when a client floods, {fate}{}", expiry.unwrap_or_default())
     }
 
+    /// Returns a sentence that tells how many records of one client may wait in memory, and for how long; `None` in
+    /// shadow mode, where none waits.
+    pub fn backlog_text(&self) -> Option<String> {
+        let Policy { enforce, queue_capacity, capacity, cycle, .. } = self.policy;
+        let seconds = queue_capacity as f64 / capacity as f64 * cycle.as_secs_f64();
+        let time = humantime::format_duration(Duration::from_secs(seconds.round() as u64));
+        let text = format!("up to {queue_capacity} records of one client wait in memory: {time} of the whole capacity");
+        enforce.then_some(text)
+    }
+
+    /// Returns the most memory that the service needs, in bytes.
+    fn memory(&self) -> u64 {
+        self.policy.queue_bytes + MEMORY_BESIDE_BACKLOGS
+    }
+
     /// Returns the topics and patterns of the sources that may have records of several clients.
     fn shared_sources(&self) -> Vec<&str> {
         let is_shared = |source: &Source| source.sole_client(&self.client_from).is_none();
@@ -96,6 +118,11 @@ impl Service {
 }
 
 impl Settings {
+    /// Returns the most memory that an instance needs, in bytes, with three brokers and records that compress little.
+    pub fn memory(&self) -> u64 {
+        MEMORY_OF_PROGRAM + self.services.iter().map(Service::memory).sum::<u64>()
+    }
+
     /// Returns whether the sources of any service depend on the topics of the cluster.
     pub fn has_patterns(&self) -> bool {
         self.services.iter().any(|service| !service.patterns.is_empty())

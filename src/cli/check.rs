@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
+use super::missing::{self, TopicTool};
 use clap::Args;
 use serde_json::{Value, json};
 use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
@@ -17,10 +18,12 @@ const EXAMPLES: &str = "\
 Examples:
   watermaster check --config watermaster.toml
   watermaster check --config watermaster.toml --connect    also ask the brokers about topics and their limits
+  watermaster check --config watermaster.toml --connect --create --topics strimzi    how to make the missing topics
+  watermaster check --config watermaster.toml --connect --strict    in a pipeline
   watermaster check --config watermaster.toml --output json | jq '.errors[].key'
   watermaster check --config watermaster.toml --connect --output json | jq '.brokers'
 
-Exits with 78 on errors. Warnings alone exit with 0.";
+Exits with 78 on errors. Warnings alone exit with 0, with --strict with 78.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -30,6 +33,15 @@ pub struct CheckArgs {
     /// Also ask the brokers whether the topics exist and may be seen and their limits fit, and the schema registry
     #[arg(long)]
     connect: bool,
+    /// Print the commands that make the missing topics
+    #[arg(long, requires = "connect")]
+    create: bool,
+    /// The tool that makes them
+    #[arg(long, value_enum, default_value = "kafka", requires = "create")]
+    topics: TopicTool,
+    /// Count warnings as errors
+    #[arg(long)]
+    strict: bool,
     #[command(flatten)]
     output: OutputArg,
 }
@@ -48,9 +60,12 @@ pub fn check(args: &CheckArgs) -> Exit {
         Ok(config) if args.connect => ask(config),
         _ => Answers::default(),
     };
-    let exit = exit_of(&config, &asked);
+    let exit = match exit_of(&config, &asked) {
+        Exit::Done if args.strict && has_warnings(&config, &asked) => Exit::Config,
+        exit => exit,
+    };
     if args.output.format == Output::Json {
-        print(format_args!("{:#}", report(&config, &asked)));
+        print(format_args!("{:#}", report(&config, &asked, exit)));
         return exit;
     }
     let settings = match config {
@@ -71,9 +86,18 @@ pub fn check(args: &CheckArgs) -> Exit {
         Some(Ok(report)) => {
             print_matches(&settings, &report);
             print_findings(&report);
+            let missing = report.missing_topics(&settings);
+            if args.create && !missing.is_empty() {
+                print(missing::text(args.topics, &settings.kafka.bootstrap_servers, &missing));
+            }
         }
     }
     exit
+}
+
+fn has_warnings(config: &Result<Config, ConfigErrors>, asked: &Answers) -> bool {
+    let of_brokers = asked.brokers.iter().flatten().any(preflight::Report::has_warnings);
+    of_brokers || config.as_ref().is_ok_and(|config| !config.warnings.is_empty())
 }
 
 /// Asks the brokers as `run` does at its start, and tries a transaction. Asks the schema registry, if there is one.
@@ -107,7 +131,7 @@ fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Exit {
     }
 }
 
-fn report(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Value {
+fn report(config: &Result<Config, ConfigErrors>, asked: &Answers, exit: Exit) -> Value {
     let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
@@ -115,7 +139,7 @@ fn report(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Value {
         }
         Err(errors) => json!({"errors": errors.to_json(), "warnings": []}),
     };
-    report["ok"] = json!(exit_of(config, asked) == Exit::Done);
+    report["ok"] = json!(exit == Exit::Done);
     if let Some(registry) = &asked.registry {
         report["registry"] = json!({"error": registry.as_ref().err().map(ToString::to_string)});
     }
@@ -196,5 +220,7 @@ fn print_text(config: &Config) {
             humantime::format_duration(service.policy.cycle)
         ));
         print(format_args!("    {}", service.flood_text()));
+        service.backlog_text().iter().for_each(|text| print(format_args!("    {text}")));
     }
+    print(format_args!("an instance needs up to {} MiB of memory", config.settings.memory() >> 20));
 }

@@ -5,9 +5,11 @@ use watermaster_kafka::control::ensure_topic;
 use crate::control::kafka;
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, an_hour_ago};
 use crate::support::broker::{Broker, Topic};
+use crate::support::config::{Config, Service};
+use crate::support::own_broker::{OwnBroker, tool};
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::watermaster::{Watermaster, check};
-use crate::{support::config::Config, support::own_broker::OwnBroker, support::wait::wait_until};
+use crate::support::wait::wait_until;
+use crate::support::watermaster::{Watermaster, check, check_with};
 
 fn config(rig: &Rig, lines: &str) -> Config {
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));
@@ -60,13 +62,47 @@ fn a_retention_shorter_than_the_time_to_drain_is_named() {
     producer.send_all((0..500).map(|number| Outgoing::numbered(&rig.sources[0], number, "a")));
     // With one client its part is the whole capacity.
     let (code, said) = check(&rig.config(rig.service(100, "10s", "client_from = [\"topic\"]", "")));
-    assert_eq!((code, said.contains("retention.ms")), (Some(0), false), "{said}");
+    assert_eq!((code, said.contains("holds 500 records")), (Some(0), false), "{said}");
     let (code, said) = check(&rig.config(rig.service(10, "10s", "client_from = [\"topic\"]", "")));
     assert_eq!(code, Some(0), "{said}");
     let warned = "holds 500 records, which take 8m 20s at the part of the capacity that topic-0 always has, and deletes \
                   them after 1m: set retention.ms to 500000 or more";
     assert!(said.contains(warned), "{said}");
     assert!(said.contains("when a client floods, its records wait in Kafka, and none is rejected"), "{said}");
+}
+
+/// The commands that `--create` prints are run as they are printed.
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn missing_topics_are_made_by_the_commands_that_the_check_prints() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "missing", 1, 2, TargetTime::Create);
+    let new = format!("{}.new", rig.name);
+    let service = rig.service(1_000, "1s", "client_from = [\"topic\"]\nscope = \"instance\"", "");
+    let config = rig.config(Service { target: new.clone(), ..service });
+    let (code, said) = check_with(&config, &["--create"]);
+    assert_eq!((code, said.contains(&format!("{new}: does not exist: create it"))), (Some(78), true), "{said}");
+    let commands = said.replace(" \\\n", " ");
+    let commands: Vec<&str> = commands.lines().filter_map(|line| line.strip_prefix("kafka-topics.sh ")).collect();
+    for command in &commands {
+        tool("org.apache.kafka.tools.TopicCommand", &command.split_whitespace().collect::<Vec<_>>());
+    }
+    assert_eq!(commands.len(), 1, "{said}");
+    let (code, said) = check_with(&config, &["--create"]);
+    assert!(code == Some(0) && said.contains("the brokers have what the configuration needs"), "{said}");
+    assert!(!said.contains("kafka-topics.sh"), "{said}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn dead_letters_that_are_deleted_within_a_day_fail_a_strict_check() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_topics(&broker, "short", |topic| topic.set("retention.ms", "60000"));
+    let config = rig.config(rig.service(1_000, "1s", "client_from = [\"topic\"]", ""));
+    let (code, said) = check(&config);
+    let warned = "deletes dead letters after 1m, before a person can look at them: set retention.ms to 604800000";
+    assert_eq!((code, said.contains(&format!("{}: {warned}", rig.dead_letter))), (Some(0), true), "{said}");
+    assert_eq!(check_with(&config, &["--strict"]).0, Some(78));
 }
 
 #[test]

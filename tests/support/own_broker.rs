@@ -103,11 +103,7 @@ impl OwnBroker {
 
     /// Runs one of Kafka's command line tools, by its class, against this broker.
     pub fn tool(&self, class: &str, arguments: &[&str]) {
-        let mut command = Command::new("java");
-        command.arg("-cp").arg(jars()).arg(class);
-        command.args(["--bootstrap-server", &self.bootstrap]).args(arguments);
-        let output = command.output().expect("java runs");
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        tool(class, &[&["--bootstrap-server", &self.bootstrap], arguments].concat());
     }
 
     /// Returns the path of a partition's first segment file.
@@ -177,6 +173,14 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 pub fn temporary_directory() -> TempDir {
     let run = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     tempfile::Builder::new().prefix("watermaster-kafka-").tempdir_in(run).expect("a temporary directory")
+}
+
+/// Runs one of Kafka's command line tools by its class.
+pub fn tool(class: &str, arguments: &[&str]) {
+    let mut command = Command::new("java");
+    command.arg("-cp").arg(jars()).arg(class).args(arguments);
+    let output = command.output().expect("java runs");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Returns the class path of Kafka.

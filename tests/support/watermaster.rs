@@ -23,10 +23,16 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs `watermaster check --connect`; returns the exit code and all output.
 pub fn check(config: &Config) -> (Option<i32>, String) {
+    check_with(config, &[])
+}
+
+/// Runs `check --connect` with more options.
+pub fn check_with(config: &Config, options: &[&str]) -> (Option<i32>, String) {
     let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
     let output = command(Path::new(PROGRAM), "check", &config.to_toml(), &dir)
         .envs(config.environment.clone())
         .arg("--connect")
+        .args(options)
         .output()
         .expect("watermaster runs");
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());

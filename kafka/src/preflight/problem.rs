@@ -55,6 +55,12 @@ pub enum Problem {
     #[error("is compacted: it refuses records without a key, and drops older ones of the same key")]
     Compacted,
     #[error(
+        "deletes dead letters after {}, before a person can look at them: set retention.ms to 604800000 (a week) or \
+         more",
+        humantime::format_duration(*.retention)
+    )]
+    ShortDeadLetters { retention: Duration },
+    #[error(
         "holds {records} records, which take {} at the part of the capacity that {client} always has, and deletes them \
          after {}: set retention.ms to {} or more",
         humantime::format_duration(*.drained),
@@ -225,6 +231,7 @@ impl Problem {
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted
+            | Problem::ShortDeadLetters { .. }
             | Problem::ShortRetention { .. }
             | Problem::UndecidedStart { enforce: false, .. }
             | Problem::StartUnanswered { .. }

@@ -1,6 +1,7 @@
 //! Compares the topics of a service: targets and dead-letter topics must accept all records of their sources.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use watermaster_settings::Service;
 
@@ -8,7 +9,9 @@ use super::problem::{Finding, Problem};
 use crate::ask::TopicFacts;
 
 /// Room for the headers that a rejected record gains, with names of the greatest length.
-const HEADER_ROOM: u64 = 2048;
+pub(super) const HEADER_ROOM: u64 = 2048;
+/// Dead letters that are deleted sooner can hardly be looked at before.
+const LEAST_RETENTION: Duration = Duration::from_secs(86_400);
 
 pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
     let outputs = service.targets().into_iter().chain(service.dead_letters());
@@ -40,6 +43,9 @@ pub(super) fn compare(service: &Service, topics: &BTreeMap<String, TopicFacts>) 
         let fewer = below(facts.min_insync_replicas, insync);
         find(topic, fewer.map(|(insync, sources)| Problem::FewerInSync { insync, sources }));
         find(topic, (facts.compacted == Some(true)).then_some(Problem::Compacted));
+        let is_dead_letter = service.dead_letters().contains(&topic);
+        let short = facts.retention.filter(|retention| is_dead_letter && *retention < LEAST_RETENTION);
+        find(topic, short.map(|retention| Problem::ShortDeadLetters { retention }));
     }
     for topic in of(service) {
         // Such a topic may refuse every record.

@@ -15,6 +15,8 @@ use crate::token::Token;
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
+/// The most configured clients whose names are compared with each other.
+const MAX_PAIRED_CLIENTS: usize = 200;
 /// The most configured clients whose names are compared with those of the sources.
 const MAX_COMPARED_CLIENTS: usize = 1_000;
 
@@ -36,6 +38,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
             sources.push(source(table, by_topic, &configured, outputs.clone()));
         }
     }
+    warn_of_pairs(section, &configured);
     let [target, dead_letter] = outputs;
     read_struct!(Service {
         [section => on_undeliverable, group_silence, dead_letter_headers]
@@ -282,6 +285,26 @@ fn warn_of_likeness(section: &Section<'_>, client: Option<&String>, allowed: Opt
         if let Some(like) = like.filter(|_| !configured.contains(&name.as_str())) {
             let problem = format!("has {name:?}, which is not configured, but {like:?} is");
             section.warn(key, problem, format!("{like:?}, or a table [service.client.{name:?}]"));
+        }
+    }
+}
+
+/// Reports two configured clients whose names differ by one letter in a long word: they may be meant as one. Words of
+/// three letters or fewer are often codes, such as those of countries.
+fn warn_of_pairs(section: &Section<'_>, configured: &[&str]) {
+    let names = configured.get(..MAX_PAIRED_CLIENTS.min(configured.len())).unwrap_or_default();
+    for (at, name) in names.iter().enumerate() {
+        let words = |name: &str| name.split(|c: char| !c.is_alphabetic()).map(str::len).collect::<Vec<_>>();
+        let differ = |other: &&&str| {
+            let pairs = name.split(|c: char| !c.is_alphanumeric()).zip(other.split(|c: char| !c.is_alphanumeric()));
+            let mut pairs = pairs.filter(|(word, other)| word != other);
+            words(name) == words(other)
+                && strsim::hamming(name, other) == Ok(1)
+                && pairs.all(|(word, _)| word.len() > 3 && word.chars().all(char::is_alphabetic))
+        };
+        if let Some(other) = names[at + 1..].iter().find(differ) {
+            let problem = format!("has {name:?} and {other:?}: are they two clients?");
+            section.warn("client", problem, "one name for each client");
         }
     }
 }

@@ -1,0 +1,65 @@
+//! Prints what makes the missing topics: commands for Kafka's own tool, or resources for Strimzi.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use watermaster_kafka::preflight::MissingTopic;
+
+/// The tool that makes topics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TopicTool {
+    /// Commands for kafka-topics.sh
+    Kafka,
+    /// KafkaTopic resources for kubectl
+    Strimzi,
+}
+
+/// Returns the text that makes these topics with a tool.
+pub fn text(tool: TopicTool, bootstrap_servers: &str, missing: &[MissingTopic]) -> String {
+    let one = |topic| match tool {
+        TopicTool::Kafka => command(bootstrap_servers, topic),
+        TopicTool::Strimzi => resource(topic),
+    };
+    missing.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn command(bootstrap_servers: &str, topic: &MissingTopic) -> String {
+    let MissingTopic { name, partitions, replicas, settings } = topic;
+    let mut text = format!(
+        "kafka-topics.sh --bootstrap-server {bootstrap_servers} --create --topic {name} --partitions {partitions} \
+         --replication-factor {replicas}"
+    );
+    settings.iter().for_each(|(setting, value)| _ = write!(text, " \\\n  --config {setting}={value}"));
+    text
+}
+
+fn resource(topic: &MissingTopic) -> String {
+    let MissingTopic { name, partitions, replicas, settings } = topic;
+    // Names of resources have neither underscores nor capitals.
+    let resource = name.to_lowercase().replace('_', "-");
+    let mut text = format!(
+        "---\napiVersion: kafka.strimzi.io/v1\nkind: KafkaTopic\nmetadata:\n  name: {resource}\n  labels:\n    \
+         strimzi.io/cluster: my-cluster\nspec:\n  topicName: {name}\n  partitions: {partitions}\n  replicas: \
+         {replicas}\n  config:"
+    );
+    settings.iter().for_each(|(setting, value)| _ = write!(text, "\n    {setting}: {value:?}"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_tools_get_all_settings() {
+        let settings = [("cleanup.policy", "delete".to_owned()), ("retention.ms", "60000".to_owned())].into();
+        let topic = MissingTopic { name: "kyc_Dead".to_owned(), partitions: 6, replicas: 3, settings };
+        let topics = [topic.clone(), topic];
+        let create = "kafka-topics.sh --bootstrap-server a:1 --create --topic kyc_Dead --partitions 6 \
+                      --replication-factor 3 \\\n  --config cleanup.policy=delete \\\n  --config retention.ms=60000";
+        assert_eq!(text(TopicTool::Kafka, "a:1", &topics), format!("{create}\n{create}"));
+        let strimzi = text(TopicTool::Strimzi, "a:1", &topics[..1]);
+        let parts = ["  name: kyc-dead\n", "  topicName: kyc_Dead\n", "    retention.ms: \"60000\""];
+        assert!(parts.iter().all(|part| strimzi.contains(part)), "{strimzi}");
+    }
+}
