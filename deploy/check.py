@@ -146,11 +146,16 @@ def configuration(path, program):
             return "", [f"{path}: the configuration names a file under /run/secrets that is not mounted"]
         file = folder / "watermaster.toml"
         file.write_text(text)
+        files = ["--config", file]
+        for each in load(path):
+            if "values.toml" in each.get("data", {}):
+                (folder / "values.toml").write_text(each["data"]["values.toml"])
+                files += ["--config", folder / "values.toml"]
         environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         environment["WATERMASTER_ADMIN__TOKEN_FILE"] = str(secret)
         environment["WATERMASTER_KAFKA__INSTANCE_ID"] = sets[0]["metadata"]["name"] + "-0"
         done = subprocess.run(
-            [program, "check", "--config", file], env=environment, capture_output=True, text=True, timeout=60
+            [program, "check", *files], env=environment, capture_output=True, text=True, timeout=60
         )
     findings = [done.stdout + done.stderr] if done.returncode else []
     said = " ".join(done.stdout.split())
@@ -179,7 +184,7 @@ def replace_files(text, folder, secret, authority):
 def strimzi(path, folder):
     config = tomllib.loads(configuration_of(path))
     group = config.get("kafka", {}).get("group_id", "watermaster")
-    required, optional, topics = set(), set(), set()
+    required, optional, topics, redrive = set(), set(), set(), set()
     for service in config["service"]:
         sources = {source["topic"] for source in service["source"]}
         outputs = {each[key] for each in [service, *service["source"]] for key in ("target", "dead_letter") if key in each}
@@ -192,25 +197,42 @@ def strimzi(path, folder):
         required |= {("group", id, "literal", verb) for verb in ("Read", "Describe")}
         required |= {("transactionalId", f"{id}.", "prefix", verb) for verb in ("Write", "Describe")}
         optional |= {("topic", each, "literal", "DescribeConfigs") for each in sources | outputs | controls}
+        letters = {each["dead_letter"] for each in [service, *service["source"]] if "dead_letter" in each}
+        ledger = f"{service['dead_letter']}.ledger"
+        optional |= {("topic", each, "literal", "Read") for each in letters | {ledger}}
+        optional |= {("topic", ledger, "literal", "Describe"), ("group", f"{id}.redrive.default", "literal", "Read")}
+        if "consumer_group" in service:
+            optional.add(("group", service["consumer_group"], "literal", "Describe"))
+        # Like docs/guarantees.md: dlq ls, redrive and close, and the originals of stubs.
+        redrive |= {("topic", each, "literal", verb) for each in letters for verb in ("Read", "Describe")}
+        redrive |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Write", "Describe")}
+        redrive |= {("topic", ledger, "literal", verb) for verb in ("Read", "Write", "Describe")}
+        redrive |= {("topic", f"{each}.parked", "literal", verb) for each in letters for verb in ("Write", "Describe")}
+        redrive |= {("group", f"{id}.redrive.", "prefix", "Read")}
+        redrive |= {("transactionalId", f"{id}.redrive.", "prefix", verb) for verb in ("Write", "Describe")}
+        topics |= {ledger} | {f"{each}.parked" for each in letters}
     optional |= {("cluster", None, None, "DescribeConfigs"), ("topic", "__transaction_state", "literal", "Describe")}
 
     manifests = load(f"{folder}/topics.yaml") + load(f"{folder}/user.yaml")
     made = {each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaTopic"}
     users = [each for each in manifests if each["kind"] == "KafkaUser"]
-    granted = [
-        (acl["resource"]["type"], acl["resource"].get("name"), acl["resource"].get("patternType"), verb)
+    granted = {
+        user["metadata"]["name"]: [
+            (acl["resource"]["type"], acl["resource"].get("name"), acl["resource"].get("patternType"), verb)
+            for acl in user["spec"]["authorization"]["acls"]
+            for verb in acl["operations"]
+        ]
         for user in users
-        for acl in user["spec"]["authorization"]["acls"]
-        for verb in acl["operations"]
-    ]
+    }
     findings = [f"topic {each} is needed but not created" for each in sorted(topics - made)]
     findings += [f"topic {each} is created but not needed" for each in sorted(made - topics)]
-    wanted = required | optional
-    findings += [f"{each} is needed but not granted" for each in sorted(wanted - set(granted), key=str)]
-    findings += [f"{each} is granted but not needed" for each in sorted(set(granted) - wanted, key=str)]
-    if len(set(granted)) != len(granted):
-        findings.append("a permission is granted twice")
-    return f"{len(made)} topics, {len(granted)} permissions ({len(required)} required)", findings
+    for user, wanted in (("watermaster", required | optional), ("watermaster-redrive", redrive)):
+        given = granted.get(user, [])
+        findings += [f"{user}: {each} is needed but not granted" for each in sorted(wanted - set(given), key=str)]
+        findings += [f"{user}: {each} is granted but not needed" for each in sorted(set(given) - wanted, key=str)]
+        if len(set(given)) != len(given):
+            findings.append(f"{user}: a permission is granted twice")
+    return f"{len(made)} topics, {sum(map(len, granted.values()))} permissions of {len(users)} users ({len(required)} required)", findings
 
 
 COMMANDS = {each.__name__: each for each in (schema, monitoring, configuration, strimzi)}

@@ -24,7 +24,7 @@ pub(crate) const REQUIRED_SETTINGS: &[(&str, &str)] = &[
     ("unclean.leader.election.enable", "false"),
 ];
 /// Further settings of a topic that is made here.
-const MORE_SETTINGS: &[(&str, &str)] = &[
+pub(crate) const MORE_SETTINGS: &[(&str, &str)] = &[
     ("min.compaction.lag.ms", COMPACTION_LAG),
     // Only closed segments are compacted.
     ("segment.ms", "600000"),

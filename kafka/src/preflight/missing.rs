@@ -8,7 +8,7 @@ use watermaster_settings::{Service, Settings};
 use super::topics::HEADER_ROOM;
 use super::{Problem, Report};
 use crate::ask::TopicFacts;
-use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES, REQUIRED_SETTINGS};
+use crate::control::{MORE_SETTINGS, REQUIRED_SETTINGS};
 
 /// The settings where no topic of the service tells better ones: Kafka's limit, and those for three brokers.
 const PARTITIONS: usize = 6;
@@ -47,9 +47,8 @@ fn of_service(service: &Service, name: &str, known: &BTreeMap<String, TopicFacts
     // One replica may be away without an effect.
     let mut settings = BTreeMap::from([("min.insync.replicas", (replicas.max(2) - 1).to_string())]);
     let partitions = if name == service.control_topic {
-        settings.extend(REQUIRED_SETTINGS.iter().map(|(setting, value)| (*setting, (*value).to_owned())));
-        settings.insert("min.compaction.lag.ms", COMPACTION_LAG.to_owned());
-        settings.insert("max.message.bytes", MAX_MESSAGE_BYTES.to_owned());
+        let own = REQUIRED_SETTINGS.iter().chain(MORE_SETTINGS);
+        settings.extend(own.map(|(setting, value)| (*setting, (*value).to_owned())));
         1
     } else {
         let is_dead_letter = service.dead_letters().contains(&name);
