@@ -1,6 +1,6 @@
 //! The text that travels in a commit's metadata: recent admissions, and the offsets completed beyond the committed one.
 //!
-//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a
+//! `docs/design/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a
 //! record: while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses
 //! nothing.
 

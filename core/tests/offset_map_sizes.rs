@@ -1,4 +1,4 @@
-//! Sizes of offset maps compared with the entropy. `docs/offset-map.md` holds the table.
+//! Sizes of offset maps compared with the entropy. `docs/design/offset-map.md` holds the table.
 
 mod support;
 
@@ -77,6 +77,6 @@ fn sizes_are_near_the_entropy_and_as_documented() {
     let table: Vec<String> = mixes().iter().map(row).collect();
     let table = table.join("\n");
     println!("{table}");
-    let document = include_str!("../../docs/offset-map.md");
-    assert!(document.contains(&table), "docs/offset-map.md differs from:\n{table}");
+    let document = include_str!("../../docs/design/offset-map.md");
+    assert!(document.contains(&table), "docs/design/offset-map.md differs from:\n{table}");
 }

@@ -127,8 +127,8 @@ fn the_architecture_names_each_module_of_each_crate() {
 #[test]
 fn links_between_documents_lead_somewhere() {
     let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md"), root().join("CONTRIBUTING.md")];
-    let docs = fs::read_dir(root().join("docs")).expect("docs can be read");
-    let docs = docs.map(|entry| entry.expect("docs can be read").path());
+    let folders = ["docs", "docs/design"].map(|folder| fs::read_dir(root().join(folder)).expect("docs can be read"));
+    let docs = folders.into_iter().flatten().map(|entry| entry.expect("docs can be read").path());
     documents.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     let mut broken = Vec::new();
     for document in documents {

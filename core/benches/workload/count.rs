@@ -1,6 +1,6 @@
 //! `count CASE CLIENTS OPERATIONS`: runs the operations of a case and prints the time of one.
 //!
-//! `scripts/instructions` runs it under callgrind; alone, it gives the curves of `docs/performance.md`. It is a binary
+//! `scripts/instructions` runs it under callgrind; alone, it gives the curves of `docs/design/performance.md`. It is a binary
 //! and not a bench, so that it builds without the dependencies of benches and tests.
 
 #[path = "mod.rs"]

@@ -1,4 +1,4 @@
-//! Forged offset maps: any contents, with a valid checksum. Written from `docs/offset-map.md` without the crate's own
+//! Forged offset maps: any contents, with a valid checksum. Written from `docs/design/offset-map.md` without the crate's own
 //! code, so that both do not share a mistake.
 
 const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,4 +1,4 @@
-//! `docs/results.md`: the same traffic under each rule, simulated; `UPDATE_DOCS=1 cargo test --lib docs_results` writes
+//! `docs/design/results.md`: the same traffic under each rule, simulated; `UPDATE_DOCS=1 cargo test --lib docs_results` writes
 //! the page from `tools/results/results.md`. `scripts/results` measures the live runs first.
 
 mod live;
@@ -153,11 +153,11 @@ impl Felt {
 #[test]
 fn docs_results_are_those_of_the_simulation() {
     let page = page::page(&outcomes());
-    let path = root().join("docs/results.md");
+    let path = root().join("docs/design/results.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).expect("the page can be written");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     let changed = page.lines().zip(written.lines()).find(|(new, old)| new != old);
-    assert!(page == written, "docs/results.md differs; UPDATE_DOCS=1 rewrites it. First difference: {changed:#?}");
+    assert!(page == written, "docs/design/results.md differs; UPDATE_DOCS=1 rewrites it. First difference: {changed:#?}");
 }
