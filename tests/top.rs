@@ -113,7 +113,7 @@ car-loan     30      30   lends 20       0       0        0       0
 home-loan    77      70 borrows 20       0       0        0       7
 ";
     let head = |name, held| format!("{name} takes 100 in any 10 s; {held}90 admitted in the last one; shape; ready\n");
-    let (kyc, bureau) = (head("kyc", ""), head("bureau", "holds 60 of it as one of 2; "));
+    let (kyc, bureau) = (head("kyc", ""), head("bureau", "60 of them here, shared by 2 instances; "));
     let group = "\
 instance hold target used state last state
 wm-0       60     50   20  live  1.0 s ago
@@ -174,6 +174,27 @@ fn health_tells_whether_the_instance_is_ready() {
     let reasons = "not ready\n  kyc: no broker can be reached\n  bureau: no broker can be reached\n";
     assert_eq!(run(&["health", "--url", &url], &[]), (Some(1), reasons.to_owned(), String::new()));
     assert_eq!(run(&["health", "--live", "--url", &url], &[]), (Some(0), "alive\n".to_owned(), String::new()));
+}
+
+/// A group is one table, also while an instance is away.
+#[test]
+fn several_instances_are_shown_as_one() {
+    let (_first, first) = instance(Ipv4Addr::LOCALHOST);
+    let (_second, second) = instance(Ipv4Addr::LOCALHOST);
+    let (first, second) = (first.to_string(), second.to_string());
+    let json = |others: &[&str]| {
+        let (code, out, why) = top(&[&["--output", "json", "--url", &first, "--service", "bureau"], others].concat());
+        assert_eq!(code, Some(0), "{why}");
+        serde_json::from_str::<Value>(&out).unwrap()["services"][0].clone()
+    };
+    let (one, both) = (json(&[]), json(&["--and", &second]));
+    let backlog = |service: &Value| service["clients"][1]["backlog"].as_u64().unwrap();
+    assert_eq!((backlog(&one), backlog(&both)), (7, 14));
+    assert_eq!((&both["capacity"], &both["ready"]), (&one["capacity"], &true.into()));
+    let free = free_address();
+    let without = json(&["--and", &free]);
+    let trouble = without["trouble"].as_str().unwrap();
+    assert_eq!((backlog(&without), trouble.contains(&free)), (7, true), "{trouble}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn local_url(listen: Option<&str>) -> String {
 }
 
 /// Reads the URL of an instance; `http://` may be omitted.
-fn url(text: &str) -> Result<String, &'static str> {
+pub(crate) fn url(text: &str) -> Result<String, &'static str> {
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let fits = |uri: Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
     let is_url = url.parse().is_ok_and(fits);

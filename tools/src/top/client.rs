@@ -25,6 +25,11 @@ pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
         format!("backlog    {} records, {backlog_bytes} bytes, oldest {}", done.backlog, seconds(*oldest_seconds)),
         format!("next       a record that is sent now {next}"),
     ];
+    let shadow = client.shadow.rejected_total();
+    if shadow > 0 || client.shadow.delayed > 0 {
+        let delayed = client.shadow.delayed;
+        lines.push(format!("in shadow  {shadow} records would have been rejected, {delayed} delayed"));
+    }
     for (title, delays) in [("delays   ", &detail.delays), ("in shadow", &detail.shadow_delays)] {
         if let (Some(p50), Some(p99)) = (delays.p50_seconds, delays.p99_seconds) {
             let (p50, p99, longest) = (seconds(p50), seconds(p99), seconds(delays.longest_seconds));

@@ -1,6 +1,7 @@
 //! `watermaster top`: shows a running instance, live, over its HTTP API.
 //!
 //! - `fetch`: the request and its answer, and how fast counts grew between two
+//! - `fleet`: several instances as one
 //! - `client`: one client in detail
 //! - `table`: the columns, as many as fit
 //! - `app`: the choices made by key, and whether the instance answers
@@ -11,6 +12,7 @@
 mod app;
 mod client;
 pub(crate) mod fetch;
+mod fleet;
 mod table;
 mod view;
 
@@ -25,9 +27,10 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::endpoint::{TokenArg, TokenFileError, UrlArg};
+use crate::endpoint::{TokenArg, TokenFileError, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
+use fleet::Fleet;
 
 /// The interval between two requests. Snapshots are renewed at least twice as often.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,6 +43,9 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct TopArgs {
     #[command(flatten)]
     instance: UrlArg,
+    /// Another instance of the group, whose figures are added (repeatable)
+    #[arg(long = "and", value_name = "URL", value_parser = url)]
+    others: Vec<String>,
     /// Show only this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
@@ -83,9 +89,10 @@ pub fn run(args: &TopArgs) -> Exit {
 
 fn show(args: &TopArgs) -> Result<(), TopError> {
     let (url, token) = (&args.instance.url, args.token.read()?);
-    let instance = Instance::new(url, token.as_deref(), args.service.clone());
+    let instance = |url: &String| (url.clone(), Instance::new(url, token.as_deref(), args.service.clone()));
+    let fleet = Fleet([url].into_iter().chain(&args.others).map(instance).collect());
     if let Some(client) = &args.client {
-        let found = instance.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let found = fleet.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
             Output::Text => print(found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n")),
             Output::Json => print_json(&json!({ "clients": found })),
@@ -93,7 +100,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
         return Ok(());
     }
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
-        let services = once(&instance).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let services = once(&fleet).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
             Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
             Output::Json => print_json(&json!({ "services": services })),
@@ -102,7 +109,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
     }
     // https://no-color.org
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let answers = ask_repeatedly(instance);
+    let answers = ask_repeatedly(fleet);
     let mut terminal = ratatui::try_init()?;
     let ended = live(&mut terminal, App::new(url.clone(), colour), &answers);
     ratatui::restore();
@@ -126,10 +133,10 @@ fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Instanc
 }
 
 /// Asks once per [`ASK_INTERVAL`] until the receiver is dropped.
-fn ask_repeatedly(instance: Instance) -> Receiver<InstanceAnswer> {
+fn ask_repeatedly(fleet: Fleet) -> Receiver<InstanceAnswer> {
     let (sender, answers) = mpsc::channel();
     thread::spawn(move || {
-        while sender.send(instance.ask()).is_ok() {
+        while sender.send(fleet.ask()).is_ok() {
             thread::sleep(ASK_INTERVAL);
         }
     });
@@ -137,11 +144,11 @@ fn ask_repeatedly(instance: Instance) -> Receiver<InstanceAnswer> {
 }
 
 /// Asks twice, so that there are rates.
-fn once(instance: &Instance) -> Result<Vec<ServiceStatus>, FetchError> {
-    let first = instance.ask();
+fn once(fleet: &Fleet) -> Result<Vec<ServiceStatus>, FetchError> {
+    let first = fleet.ask();
     let before = first.outcome?;
     thread::sleep(ASK_INTERVAL);
-    let second = instance.ask();
+    let second = fleet.ask();
     let mut services = second.outcome?;
     add_rates(&mut services, &before, second.at - first.at);
     Ok(services)

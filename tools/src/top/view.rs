@@ -104,7 +104,7 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
     }
     if let Some(group) = &service.group {
         let live = group.members.iter().filter(|member| member.state == "live").count();
-        pieces.insert(1, format!("holds {} of it as one of {live}", group.hold));
+        pieces.insert(1, shared(group.hold, live));
         if group.configurations > 1 {
             pieces.push(format!("{} DIFFERENT CONFIGURATIONS", group.configurations));
         }
@@ -118,6 +118,14 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
         pieces.push("delay/s, reject/s and backlog: what enforcing would do".to_owned());
     }
     pieces
+}
+
+/// Tells the part of a capacity that some of the instances of a group hold.
+fn shared(hold: u64, live: usize) -> String {
+    match live {
+        1 => format!("{hold} of them here, by the only instance"),
+        _ => format!("{hold} of them here, shared by {live} instances"),
+    }
 }
 
 /// Returns the result of the search for the capacity.
@@ -341,7 +349,7 @@ q quit  s sort: client  tab servic";
         let mut app = app(&["kyc"], false);
         app.services[0].group = Some(fetch::tests::group());
         let expected = "\
-kyc takes 200 in any 1 s; holds 120 of it as one of 1
+kyc takes 200 in any 1 s; 120 of them here, by the only instance
 180 admitted in the last one; shape; ready
 granted  ############==========================++++++++++++++++++ooooooooooooooo
 admitted ################################################################·······

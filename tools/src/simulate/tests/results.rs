@@ -159,5 +159,8 @@ fn docs_results_are_those_of_the_simulation() {
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     let changed = page.lines().zip(written.lines()).find(|(new, old)| new != old);
-    assert!(page == written, "docs/design/results.md differs; UPDATE_DOCS=1 rewrites it. First difference: {changed:#?}");
+    assert!(
+        page == written,
+        "docs/design/results.md differs; UPDATE_DOCS=1 rewrites it. First difference: {changed:#?}"
+    );
 }
