@@ -12,7 +12,8 @@ use crate::clock;
 use crate::services::{Change, ServiceHandle, Services};
 use watermaster_kafka::preflight::{Finding, Report, Severity};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
-use watermaster_settings::{Service, Settings};
+use watermaster_settings::files::NamedFile;
+use watermaster_settings::{Admin, Service, Settings};
 
 /// The engines behind the services.
 pub trait Engines: Debug + Send + Sync {
@@ -115,13 +116,23 @@ impl Configuration {
     }
 
     /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
-    /// if there are no files.
+    /// if there are no files. The log tells the `cause`.
     ///
     /// # Errors
     /// The errors that `check --connect` would report, or the changed keys that only a restart can take over. Nothing
     /// changes then.
-    pub fn reload(&self) -> Option<Result<Reloaded, ConfigErrors>> {
-        self.paths.as_deref().map(|paths| self.reload_from(paths))
+    pub fn reload(&self, cause: &str) -> Option<Result<Reloaded, ConfigErrors>> {
+        self.paths.as_deref().map(|paths| self.reload_from(paths, cause))
+    }
+
+    /// Returns the files that the configuration in force names.
+    pub fn named_files(&self) -> Vec<NamedFile> {
+        lock(&self.state).config.files.clone()
+    }
+
+    /// Returns the settings of the HTTP side that are in force.
+    pub fn admin(&self) -> Admin {
+        lock(&self.state).config.settings.admin.clone()
     }
 
     /// Reports whether the sources of any service depend on the topics of the cluster.
@@ -146,7 +157,7 @@ impl Configuration {
         }
     }
 
-    fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
+    fn reload_from(&self, paths: &[PathBuf], cause: &str) -> Result<Reloaded, ConfigErrors> {
         let _one_at_a_time = lock(&self.reloading);
         let before = lock(&self.state).config.clone();
         let read = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
@@ -156,22 +167,23 @@ impl Configuration {
         });
         lock(&self.state).last.successful = accepted.is_ok();
         let (changed, report, mut config) = accepted.inspect_err(|errors| {
-            error!("the new configuration is refused, the one in force stays: {errors}");
+            error!(cause, "the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
-        // The engines hold the secrets of the first configuration.
-        let secrets = before.settings.kafka.secrets.clone();
-        let renewed = secrets.renew(config.settings.kafka.secrets.values());
-        config.settings.kafka.secrets = secrets;
+        let renewed = renewed(&before, &config);
+        for file in &renewed {
+            info!(key = %file.key, file = %file.path.display(), "a file has changed: its content takes effect");
+        }
+        keep_shared(&before.settings, &mut config.settings, renewed.iter().any(NamedFile::needs_clients));
         let told = report.as_ref().and_then(|report| report.names.clone());
         let names = told.or_else(|| lock(&self.state).names.clone());
         self.apply(&config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
         let mut changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
-        changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
-        info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
+        changed.extend(renewed.iter().map(|file| file.key.to_string()));
+        info!(configuration = hash, changed = changed.join(", "), cause, "the configuration is reloaded");
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
         *lock(&self.state) = ReloadState { config, hash: hash.clone(), last, names };
         Ok(Reloaded { hash, changed })
@@ -224,6 +236,29 @@ impl Configuration {
         for gone in former.iter().filter(|former| settings.services.iter().all(|service| service.name != former.name)) {
             info!(service = gone.name, "a service is no longer configured: finishing its round");
             gone.stop();
+        }
+    }
+}
+
+/// Returns the files that have another content now, by the same key.
+fn renewed(before: &Config, now: &Config) -> Vec<NamedFile> {
+    let is_renewed = |file: &&NamedFile| {
+        let mut former = before.files.iter().filter(|former| former.key == file.key);
+        former.any(|former| former.path == file.path && former.fingerprint != file.fingerprint)
+    };
+    now.files.iter().filter(is_renewed).cloned().collect()
+}
+
+/// Puts the secrets of new settings where clients and engines look for them: in those of the first configuration.
+fn keep_shared(first: &Settings, new: &mut Settings, needs_clients: bool) {
+    first.kafka.secrets.renew(new.kafka.secrets.values(), needs_clients);
+    new.kafka.secrets = first.kafka.secrets.clone();
+    for service in &mut new.services {
+        let former = first.services.iter().find(|former| former.name == service.name);
+        if let (Some(key), Some(former)) = (&service.redrive_key, former.and_then(|former| former.redrive_key.clone()))
+        {
+            former.set(key.get());
+            service.redrive_key = Some(former);
         }
     }
 }

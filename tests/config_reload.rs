@@ -84,7 +84,7 @@ impl File {
 
     fn reload_all(&self, changes: &[(&str, &str)]) -> Result<Vec<String>, String> {
         std::fs::write(&self.path, text(|text| changed(text, changes))).expect("the file is written");
-        self.configuration.reload().unwrap().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
+        self.configuration.reload("test").unwrap().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
     }
 
     fn policy_arrived(&self) -> bool {
@@ -211,11 +211,17 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
 fn a_secret_in_a_file_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("password");
-    let in_file = format!("[kafka.properties_file]\n\"sasl.password\" = {secret:?}\n");
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| dir.path().join(name));
+    let in_file = format!(
+        "[kafka.properties]\n\"ssl.key.location\" = {key:?}\n\"ssl.certificate.location\" = {certificate:?}\n\"security.protocol\" = \"SASL_SSL\"\n\
+         \"sasl.mechanism\" = \"PLAIN\"\n\"sasl.username\" = \"u\"\n\
+         [kafka.properties_file]\n\"sasl.password\" = {secret:?}\n"
+    );
     let written = "[kafka.properties]\n\"sasl.password\" = \"sasl-password\"\n";
     let path = dir.path().join("watermaster.toml");
     std::fs::write(&path, text(|text| changed(text, &[(written, &in_file)]))).unwrap();
     std::fs::write(&secret, "hush\n").unwrap();
+    new_pair(&key, &certificate);
     let config = Config::load(&[&path], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let secrets = config.settings.kafka.secrets.clone();
     let configuration = Configuration::new(Some(vec![path]), config);
@@ -225,10 +231,28 @@ fn a_secret_in_a_file_is_read_again() {
         ("whisper", vec!["kafka.properties_file.\"sasl.password\""]),
     ] {
         std::fs::write(&secret, value).unwrap();
-        assert_eq!(configuration.reload().unwrap().unwrap().changed, changed);
+        assert_eq!(configuration.reload("test").unwrap().unwrap().changed, changed);
         assert_eq!(secrets.values()["sasl.password"], value);
     }
-    assert_eq!(secrets.login_changes(), 2);
+    assert_eq!((secrets.login_changes(), secrets.other_changes()), (2, 0));
+    new_pair(&key, &certificate);
+    let changed = configuration.reload("test").unwrap().unwrap().changed;
+    let keys = ["certificate", "key"].map(|name| format!("kafka.properties.\"ssl.{name}.location\""));
+    assert_eq!(changed, keys, "the paths are the same");
+    assert_eq!((secrets.login_changes(), secrets.other_changes()), (2, 1));
+    let former = secrets.values();
+    assert_eq!(former["ssl.key.pem"], std::fs::read_to_string(&key).unwrap());
+    std::fs::write(&key, "no key").unwrap();
+    let error = configuration.reload("test").unwrap().unwrap_err().to_string();
+    assert!(error.contains("ssl.key.location failed") && !error.contains("ssl.key.pem"), "{error}");
+    assert_eq!(secrets.values(), former, "clients that are made now get the key that was accepted last");
+}
+
+fn new_pair(key: &Path, certificate: &Path) {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=wm"]);
+    command.arg("-keyout").arg(key).arg("-out").arg(certificate);
+    assert!(command.output().expect("openssl is installed").status.success());
 }
 
 #[test]
@@ -248,7 +272,7 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
     }
     let file = File::new();
     std::fs::remove_file(&file.path).unwrap();
-    assert!(file.configuration.reload().unwrap().unwrap_err().to_string().contains("can't be read"));
+    assert!(file.configuration.reload("test").unwrap().unwrap_err().to_string().contains("can't be read"));
 }
 
 #[test]
@@ -329,19 +353,20 @@ fn sources_by_pattern_follow_the_topics_of_the_cluster() {
     assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
 }
 
-/// The path says nothing about the key behind it.
 #[test]
-fn another_redrive_key_in_the_same_file_takes_a_restart() {
+fn another_redrive_key_in_the_same_file_takes_effect() {
     let key = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(key.path(), "the former redrive key").expect("the key is written");
     let with_key = format!("redrive_key_file = {:?}\ncapacity = 2000", key.path());
     let file = File::with(&[("capacity = 2000", &with_key)]);
+    let held = file.configuration.running()[0].0.redrive_key.clone().expect("a key");
     assert_eq!(file.reload("capacity = 2000", &with_key), Ok(vec![]));
     std::fs::write(key.path(), "the present redrive key").expect("the key is written");
-    let error = file.reload("capacity = 2000", &with_key).expect_err("the key has changed");
-    assert!(
-        error.contains("service[0].redrive_key_file (service kyc) is the path of a file with another key"),
-        "{error}"
-    );
-    assert!(error.contains("a restart takes it over") && !error.contains("present"), "{error}");
+    let changed = file.reload("capacity = 2000", &with_key);
+    assert_eq!(changed, Ok(vec!["service[0].redrive_key_file".to_owned()]));
+    assert_eq!(held.get().bytes(), b"the present redrive key", "an engine holds the key of the first configuration");
+    std::fs::write(key.path(), "short").expect("the key is written");
+    let error = file.reload("capacity = 2000", &with_key).expect_err("a key that is too short");
+    assert!(error.contains("service[0].redrive_key_file"), "{error}");
+    assert_eq!(held.get().bytes(), b"the present redrive key");
 }

@@ -14,7 +14,7 @@ use watermaster::admin::{self, AdminState};
 use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
-use watermaster_settings::{config::Config, token::Token};
+use watermaster_settings::{AdminToken, config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 
@@ -31,7 +31,8 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         counts: Counts { admitted: 1_000, ..Default::default() },
         ..Default::default()
     };
-    let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
+    let mut config =
+        Config::load(&[path.unwrap_or(Path::new("config/demo.toml"))], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let service = |name: &str| {
         let cell = SnapshotCell::default();
         let mut snapshot = ServiceSnapshot {
@@ -56,12 +57,12 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         ServiceHandle { name: name.to_owned(), cell, ..ServiceHandle::new(&config.settings.services[0]) }
     };
     let services = vec![service("kyc"), service("bureau")];
+    config.settings.admin.tokens = vec![AdminToken { name: "token".to_owned(), token: Token::new(TOKEN).unwrap() }];
     let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
     configuration.services.replace(services);
     let state = Arc::new(AdminState {
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
         configuration: Arc::new(configuration),
-        token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -188,9 +189,9 @@ fn health_needs_an_answer_of_an_instance() {
 
 #[test]
 fn reload_prints_the_changed_keys_or_the_errors() {
-    let demo = include_str!("../config/demo.toml");
-    let (_folder, path) = file(demo);
     let (_token_folder, token) = file(TOKEN);
+    let demo = format!("[admin]\ntoken_file = {token:?}\n{}", include_str!("../config/demo.toml"));
+    let (_folder, path) = file(&demo);
     let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, Some(&path), None);
     let arguments = ["reload", "--url", &address.to_string(), "--token-file", token.to_str().unwrap()];
     let (code, out, why) = run(&arguments, &[]);

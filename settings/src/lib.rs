@@ -6,6 +6,7 @@
 //! - [`client_id`]: finds the client id of a record as the settings say
 //! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`secrets`]: the values of properties that come from files
+//! - [`files`]: the files that a configuration names, which a running program follows
 //! - `pattern`: regular expressions for client ids and for topics
 //! - `sources`: sources by pattern
 //! - [`token`]: secrets and their files
@@ -14,6 +15,7 @@
 
 pub mod client_id;
 pub mod config;
+pub mod files;
 pub mod model;
 mod pattern;
 pub mod properties;

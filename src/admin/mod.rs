@@ -31,15 +31,12 @@ use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
-use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
 pub struct AdminState {
     pub publisher: Mutex<Publisher>,
     pub configuration: Arc<Configuration>,
-    /// The token for `/v1` beyond loopback, and for all changes.
-    pub token: Option<Token>,
     /// Set when the program begins to stop, which `/readyz` reports.
     pub draining: Arc<AtomicBool>,
 }
@@ -179,10 +176,13 @@ async fn require_token(
         return next.run(request).await;
     }
     let offered = request.headers().get(header::AUTHORIZATION);
-    match &state.token {
-        Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
-        Some(_) => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
-        None => unauthorized("this request needs a token, and admin.token_file is not set there; SIGHUP reloads, too"),
+    let tokens = state.configuration.admin().tokens;
+    match tokens.iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
+        Some(_) => next.run(request).await,
+        None if tokens.is_empty() => {
+            unauthorized("this request needs a token, and admin.token_file is not set there; SIGHUP reloads, too")
+        }
+        None => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
     }
 }
 
@@ -273,7 +273,7 @@ async fn config(State(served): State<Arc<Served>>) -> Response {
 
 async fn reload(State(served): State<Arc<Served>>) -> Response {
     let configuration = Arc::clone(&served.state.configuration);
-    match served.views.run(move || configuration.reload()).await {
+    match served.views.run(move || configuration.reload("POST /v1/reload")).await {
         Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
         Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
         Ok(Some(Err(errors))) => {

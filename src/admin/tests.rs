@@ -13,6 +13,7 @@ use super::*;
 use crate::heartbeat::Heartbeat;
 use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
+use watermaster_settings::{AdminToken, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
@@ -36,14 +37,15 @@ impl Server {
     }
 
     fn within(limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
-        let configuration = Configuration::new(None, crate::tests::config(Mode::Shape, true));
+        let mut config = crate::tests::config(Mode::Shape, true);
+        config.settings.admin.tokens = vec![AdminToken { name: "token".to_owned(), token: Token::new(TOKEN).unwrap() }];
+        let configuration = Configuration::new(None, config);
         let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
         let heartbeat = Arc::new(heartbeat);
         configuration.services.replace(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
         let state = Arc::new(AdminState {
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
             configuration: Arc::new(configuration),
-            token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

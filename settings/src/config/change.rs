@@ -39,7 +39,7 @@ impl Config {
             }
         }
         if errors.is_empty() {
-            errors.extend(self.hidden_change(to).or_else(|| self.changed_redrive_key(to)));
+            errors.extend(self.hidden_change(to));
         }
         if errors.is_empty() {
             Ok(changed.into_iter().collect())
@@ -77,22 +77,6 @@ impl Config {
             problem: "a value that is not shown has changed".to_owned(),
             allowed: RESTART.to_owned(),
             origin: self.effective.iter().find(|entry| entry.key == servers)?.origin.clone(),
-        })
-    }
-
-    /// Returns the error for a service whose file has another key for redriven records.
-    fn changed_redrive_key(&self, to: &Config) -> Option<ConfigError> {
-        let before = |name: &str| self.settings.services.iter().find(|service| service.name == name);
-        let is_changed =
-            |service: &Service| before(&service.name).is_some_and(|before| before.redrive_key != service.redrive_key);
-        let at = to.settings.services.iter().position(is_changed)?;
-        let key = KeyPath::default().child("service").element(at).child("redrive_key_file");
-        Some(ConfigError {
-            service: Some(to.settings.services[at].name.clone()),
-            problem: "is the path of a file with another key now".to_owned(),
-            allowed: RESTART.to_owned(),
-            origin: to.effective.iter().find(|entry| entry.key == key)?.origin.clone(),
-            key,
         })
     }
 }

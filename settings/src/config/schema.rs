@@ -66,8 +66,8 @@ const fn millis(n: u64) -> Duration {
 
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
 const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
-const FILE: Kind = Kind::Text("the path of a file of UTF-8 text that can be read");
-const TOKEN_FILE: Kind = Kind::Text(
+const FILE: Kind = Kind::File("the path of a file of UTF-8 text that can be read");
+const TOKEN_FILE: Kind = Kind::File(
     "the path of a file that can be read, that not every user may write, with a token of at least 16 characters and at \
      most 4096 bytes",
 );

@@ -88,6 +88,8 @@ pub enum Kind {
     /// One of these names.
     Choice(&'static [&'static str]),
     Text(&'static str),
+    /// The path of a file that the program reads again when it changes.
+    File(&'static str),
     /// Network addresses. A text with `@` is never shown: a password may stand before it.
     Addresses(&'static str),
     /// A text that is never shown.
@@ -116,6 +118,7 @@ impl Kind {
             Kind::Decimal(allowed)
             | Kind::DecimalOrPercent(allowed)
             | Kind::Text(allowed)
+            | Kind::File(allowed)
             | Kind::Addresses(allowed)
             | Kind::Secret(allowed)
             | Kind::Texts(allowed)
