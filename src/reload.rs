@@ -130,7 +130,7 @@ impl Configuration {
         lock(&self.state).config.files.clone()
     }
 
-    /// Returns the settings of the HTTP side that are in force.
+    /// Returns the settings of the HTTP side in force. Its tokens and its certificate are those that were read last.
     pub fn admin(&self) -> Admin {
         lock(&self.state).config.settings.admin.clone()
     }

@@ -133,7 +133,9 @@ fn every_key_of_a_policy_takes_effect() {
         ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
         ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
     ];
-    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads && !key.name.starts_with("topic")) {
+    for (section, key) in SCHEMA.keys().iter().filter(|(section, key)| {
+        key.reloads && !key.name.starts_with("topic") && section.to_string().starts_with("service")
+    }) {
         let key = section.child(key.name).to_string();
         let is_tried =
             |changed: &str| key == format!("service.{}", changed.replace(".home-loan", "").replace("[0]", ""));
@@ -369,4 +371,44 @@ fn another_redrive_key_in_the_same_file_takes_effect() {
     let error = file.reload("capacity = 2000", &with_key).expect_err("a key that is too short");
     assert!(error.contains("service[0].redrive_key_file"), "{error}");
     assert_eq!(held.get().bytes(), b"the present redrive key");
+}
+
+#[test]
+fn tokens_come_go_and_change() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let token = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the token is written");
+        path
+    };
+    let admin = |text: &str| format!("[admin]\n{text}[kafka]\n");
+    let first = format!("token_file = {:?}\n", token("first", "the first of all tokens"));
+    let board =
+        format!("[[admin.token]]\nname = \"board\"\nfile = {:?}\nrole = ", token("board", "the token of a board"));
+    let file = File::new();
+    let reload = |text: &str| file.reload("[kafka]\n", &admin(text));
+    let held = || {
+        let tokens = file.configuration.admin().tokens;
+        tokens
+            .iter()
+            .map(|token| format!("{} {} {}", token.name, token.role, token.token.bytes().len()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(reload(&first), Ok(vec!["admin.token_file".to_owned()]));
+    let with_board = first.clone() + &board + "\"read\"\n";
+    assert_eq!(reload(&with_board), Ok(vec!["admin.token[0]".to_owned()]));
+    assert_eq!(held(), ["token operate 23", "board read 20"]);
+    token("board", "another token of the board");
+    assert_eq!(reload(&with_board), Ok(vec!["admin.token[0].file".to_owned()]));
+    assert_eq!(held(), ["token operate 23", "board read 26"]);
+    assert!(!file.configuration.shown().0.to_string().contains("another token"), "no token is shown");
+    token("board", "short");
+    assert!(reload(&with_board).expect_err("a short token").contains("admin.token[0].file"));
+    assert_eq!(held(), ["token operate 23", "board read 26"], "the former one stays");
+    token("board", "another token of the board");
+    let operates = board.clone() + "\"operate\"\n";
+    assert_eq!(reload(&(first.clone() + &operates)), Ok(vec!["admin.token[0].role".to_owned()]));
+    assert_eq!(reload(&operates), Ok(vec!["admin.token_file".to_owned()]));
+    assert_eq!(reload(&(first + "metrics_token = true\n")).map(|changed| changed.len()), Ok(3));
+    assert!(file.configuration.admin().metrics_token);
 }

@@ -80,7 +80,13 @@ impl Bench {
         let listen = "127.0.0.1:0".parse().unwrap();
         Settings {
             kafka: self.kafka.clone(),
-            admin: watermaster_settings::Admin { listen, tokens: Vec::new(), metrics_clients: 1 },
+            admin: watermaster_settings::Admin {
+                listen,
+                tokens: Vec::new(),
+                metrics_token: false,
+                tls: None,
+                metrics_clients: 1,
+            },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],
             start_from_is_written: true,

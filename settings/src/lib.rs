@@ -9,6 +9,7 @@
 //! - [`files`]: the files that a configuration names, which a running program follows
 //! - `pattern`: regular expressions for client ids and for topics
 //! - `sources`: sources by pattern
+//! - [`tls`]: the certificate of the HTTP side
 //! - [`token`]: secrets and their files
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
@@ -22,6 +23,7 @@ pub mod properties;
 pub mod reader;
 pub mod secrets;
 mod sources;
+pub mod tls;
 pub mod token;
 
 pub use model::*;

@@ -11,6 +11,7 @@ use watermaster_core::policy::Policy;
 use crate::pattern::{Pattern, TopicPattern};
 use crate::reader::Choice;
 use crate::secrets::{Password, Secrets};
+use crate::tls::TlsIdentity;
 use crate::token::{SharedToken, Token};
 
 /// All settings of the program.
@@ -163,6 +164,7 @@ impl Choice for OnDataLoss {}
 impl Choice for OnUndeliverable {}
 impl Choice for DeadLetterHeaders {}
 impl Choice for LogFormat {}
+impl Choice for Role {}
 
 /// The HTTP server.
 #[derive(Debug, Clone, PartialEq)]
@@ -170,6 +172,10 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// The tokens that requests may carry.
     pub tokens: Vec<AdminToken>,
+    /// `/metrics` needs a token, too.
+    pub metrics_token: bool,
+    /// The certificate of the server; `None` for plain HTTP.
+    pub tls: Option<TlsIdentity>,
     /// The number of clients with a metric label of their own.
     pub metrics_clients: usize,
 }
@@ -179,7 +185,18 @@ pub struct Admin {
 pub struct AdminToken {
     /// The name by which the log calls it.
     pub name: String,
+    pub role: Role,
     pub token: Token,
+}
+
+/// The requests that a token allows; each role allows what those before it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Role {
+    /// Reads `/v1` and `/metrics`.
+    Read,
+    /// Changes something, such as by a reload.
+    Operate,
 }
 
 /// One protected service.

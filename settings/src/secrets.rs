@@ -41,8 +41,8 @@ impl Secrets {
         self.0.others.load(Ordering::Acquire)
     }
 
-    /// Takes over other values, for all clones. `files_changed` says that a file has changed which librdkafka reads when
-    /// it makes a client.
+    /// Takes over other values, for all clones. `files_changed` says that a file has changed which librdkafka reads
+    /// when it makes a client.
     pub fn renew(&self, values: BTreeMap<String, String>, files_changed: bool) {
         let mut old = self.lock();
         let changed = values.iter().filter(|(name, value)| old.get(*name) != Some(value));

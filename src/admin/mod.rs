@@ -1,6 +1,7 @@
 //! The HTTP side: probes, metrics, and the present figures of the services.
 //!
-//! Probes and `/metrics` are open. `/v1` needs the token beyond loopback, and always for anything but reading.
+//! Probes are open, and so is `/metrics` unless it needs a token. `/v1` needs one beyond loopback, and one with the
+//! role `operate` for anything but reading. Tokens and certificates are those of the configuration in force.
 //! Handlers read the snapshots of the engines and ask neither Kafka nor an engine. Slow answers are
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
@@ -20,7 +21,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
+use watermaster_settings::{AdminToken, Role};
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
@@ -61,8 +63,9 @@ async fn serve_within(
     limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let configuration = Arc::clone(&state.configuration);
     let app = router(state, listener.local_addr()?);
-    server::serve(listener, app, limits, shutdown).await;
+    server::serve(listener, app, limits, || configuration.admin().tls, shutdown).await;
     Ok(())
 }
 
@@ -88,6 +91,7 @@ impl Served {
 fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = (Arc::clone(&state), on_loopback);
+    let metrics_guard = middleware::from_fn_with_state(Arc::clone(&state), require_metrics_token);
     let unread = UnreadBudget::new();
     let routes = routes();
     let served = Arc::new(Served {
@@ -104,7 +108,7 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let app = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_text))
+        .route("/metrics", get(metrics_text).layer(metrics_guard))
         .nest("/v1", v1)
         .fallback(not_found)
         .with_state(served);
@@ -115,8 +119,11 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
 const NO_SERVICE: &[(u16, &str)] = &[(404, "There is no such service.")];
 const NO_CLIENT: &[(u16, &str)] = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
 const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
-const NO_RELOAD: &[(u16, &str)] =
-    &[(409, "There is no file to reload."), (422, "The new configuration is refused; `errors` lists why.")];
+const NO_RELOAD: &[(u16, &str)] = &[
+    (403, "The role of the token is read, and this needs operate."),
+    (409, "There is no file to reload."),
+    (422, "The new configuration is refused; `errors` lists why."),
+];
 
 /// Returns every route of `/v1`, from which the router and its description are made.
 fn routes() -> Vec<Route> {
@@ -168,21 +175,43 @@ async fn description(State(served): State<Arc<Served>>) -> Response {
     Json(&served.description).into_response()
 }
 
+/// The name of the token that a request carries.
+#[derive(Clone)]
+struct TokenName(String);
+
 async fn require_token(
     State((state, on_loopback)): State<(Arc<AdminState>, bool)>, request: Request, next: Next,
 ) -> Response {
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if only_reads && on_loopback {
-        return next.run(request).await;
+    match (only_reads, on_loopback) {
+        (true, true) => next.run(request).await,
+        (true, false) => authorized(&state, Role::Read, request, next).await,
+        (false, _) => authorized(&state, Role::Operate, request, next).await,
     }
-    let offered = request.headers().get(header::AUTHORIZATION);
+}
+
+async fn require_metrics_token(State(state): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
+    let is_open = !state.configuration.admin().metrics_token;
+    if is_open { next.run(request).await } else { authorized(&state, Role::Read, request, next).await }
+}
+
+/// Goes on with a request that carries a token of a role that allows it.
+async fn authorized(state: &AdminState, needed: Role, mut request: Request, next: Next) -> Response {
     let tokens = state.configuration.admin().tokens;
-    match tokens.iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
-        Some(_) => next.run(request).await,
-        None if tokens.is_empty() => {
-            unauthorized("this request needs a token, and admin.token_file is not set there; SIGHUP reloads, too")
+    let offered = request.headers().get(header::AUTHORIZATION);
+    match tokens.into_iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
+        Some(AdminToken { name, role, .. }) if role < needed => {
+            let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
+            refusal(StatusCode::FORBIDDEN, json!({ "error": error }))
         }
-        None => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
+        Some(AdminToken { name, .. }) => {
+            request.extensions_mut().insert(TokenName(name));
+            next.run(request).await
+        }
+        None => unauthorized(
+            "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]; SIGHUP \
+             reloads, too",
+        ),
     }
 }
 
@@ -271,9 +300,9 @@ async fn config(State(served): State<Arc<Served>>) -> Response {
     served.view(make).await
 }
 
-async fn reload(State(served): State<Arc<Served>>) -> Response {
+async fn reload(State(served): State<Arc<Served>>, Extension(TokenName(name)): Extension<TokenName>) -> Response {
     let configuration = Arc::clone(&served.state.configuration);
-    match served.views.run(move || configuration.reload("POST /v1/reload")).await {
+    match served.views.run(move || configuration.reload(&format!("by token {name}"))).await {
         Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
         Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
         Ok(Some(Err(errors))) => {

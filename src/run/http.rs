@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::Parts;
 use crate::admin::{self, AdminState};
 use crate::metrics::Publisher;
-use watermaster_settings::Settings;
+use watermaster_settings::{Admin, Settings};
 
 /// The reason why HTTP can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub(super) struct HttpServer {
 impl HttpServer {
     /// Binds `admin.listen` and serves the figures of the engines; `/readyz` reports draining once `stop` is set.
     pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, HttpError> {
-        let (listener, address) = bind(settings.admin.listen).await?;
+        let (listener, address) = bind(&settings.admin).await?;
         let state = AdminState {
             publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
             configuration: Arc::clone(&parts.configuration),
@@ -49,10 +49,11 @@ impl HttpServer {
     }
 }
 
-async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), HttpError> {
+async fn bind(admin: &Admin) -> Result<(TcpListener, SocketAddr), HttpError> {
+    let (listen, scheme) = (admin.listen, if admin.tls.is_some() { "https" } else { "http" });
     let refused = |source| HttpError::Bind { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    info!("admin listening on http://{address}");
+    info!("admin listening on {scheme}://{address}");
     Ok((listener, address))
 }

@@ -20,7 +20,7 @@ pub(super) fn reload_on_hangup(configuration: &Arc<Configuration>) {
         while hangups.recv().await.is_some() {
             let configuration = Arc::clone(&configuration);
             // The reload logs its own result.
-            let _ = tokio::task::spawn_blocking(move || configuration.reload("SIGHUP")).await;
+            let _ = tokio::task::spawn_blocking(move || configuration.reload("by SIGHUP")).await;
         }
     });
 }

@@ -55,8 +55,8 @@ fn of_configuration(paths: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Reloads the configuration after each change of its files, or of one that it names. A configuration that is refused is tried again at the next
-/// change.
+/// Reloads the configuration after each change of its files, or of one that it names. A configuration that is refused
+/// is tried again at the next change.
 pub(super) fn reload_on_change(mut files: WatchedFiles, configuration: &Arc<Configuration>) {
     let configuration = Arc::clone(configuration);
     tokio::spawn(async move {
@@ -123,8 +123,8 @@ mod tests {
         assert!(files.changed(&[]) && !files.changed(&[]));
     }
 
-    /// Kubernetes swaps the files of a Secret in the same way. A reload that names another file compares it with the one
-    /// that was read, so that no change is missed and none is noticed that was not there.
+    /// Kubernetes swaps the files of a Secret in the same way. A file that a reload names anew is compared with the one
+    /// that was read: no change is missed, and none is noticed that was not there.
     #[test]
     fn a_change_of_a_named_file_is_noticed() {
         let volume = tempfile::tempdir().unwrap();

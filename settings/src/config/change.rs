@@ -15,8 +15,8 @@ const RESTART: &str = "as it was while the program runs; a restart takes it over
 const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
 impl Config {
-    /// Returns the keys in which another configuration differs, in order. A service or a source that came or went is
-    /// one change.
+    /// Returns the keys in which another configuration differs, in order. A service, a token or a source that came or
+    /// went is one change.
     ///
     /// # Errors
     /// One for each key that takes a restart to change.
@@ -111,16 +111,18 @@ fn needs_restart(
     }
 }
 
-/// Returns the number of steps to the service or source of a stable key that only one of the configurations has.
+/// Returns the number of steps to the service, token or source of a stable key that only one of the configurations has.
 fn changed_element(
     key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
 ) -> Option<usize> {
     let segments = key.segments();
-    [("service", NAMES[0], 2), ("source", NAMES[1], 4)].into_iter().find_map(|(list, name, depth)| {
-        let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
-        let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
-        (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
-    })
+    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4)].into_iter().find_map(
+        |(list, name, depth)| {
+            let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
+            let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
+            (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
+        },
+    )
 }
 
 /// Returns the entries by stable keys, in which services and sources have names for positions: positions shift when one

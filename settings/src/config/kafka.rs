@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, registry, values};
-use crate::model::{Admin, AdminToken, GroupProtocol, Kafka};
+use crate::model::{Admin, AdminToken, GroupProtocol, Kafka, Role};
 use crate::reader::{Section, ValueError, similar};
 use crate::secrets::{Secrets, without_line_end};
-use crate::{properties, read_struct, token::Token, token::TokenFile};
+use crate::{properties, read_struct, tls::TlsIdentity, token::Token, token::TokenFile};
 
 /// The most that `min_commit_interval` is by default.
 const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(20);
@@ -174,18 +174,82 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
 /// Reads `[admin]`.
 pub fn admin(section: &Section<'_>) -> Option<Admin> {
     let listen = section.text("listen", |text| text.parse::<SocketAddr>().map_err(|_| ValueError::NotAllowed));
-    let token_file = section.optional("token_file", |path| token(section, "token_file", path));
-    if let (Some(listen), Some(None)) = (listen, &token_file)
+    let tokens = tokens(section);
+    if let (Some(listen), Some([])) = (listen, tokens.as_deref())
         && !listen.ip().to_canonical().is_loopback()
     {
         section.refuse(
             "listen",
-            format!("is \"{listen}\", beyond loopback, and there is no admin.token_file"),
-            "a loopback address such as \"127.0.0.1:9464\", or any address together with admin.token_file",
+            format!("is \"{listen}\", beyond loopback, and there is neither admin.token_file nor [[admin.token]]"),
+            "a loopback address such as \"127.0.0.1:9464\", or any address together with a token",
         );
     }
-    let tokens = token_file.map(|token| token.map(|token| AdminToken { name: "token".to_owned(), token }));
-    read_struct!(Admin { [section => metrics_clients] listen: listen, tokens: tokens.map(|token| token.into_iter().collect()) })
+    read_struct!(Admin {
+        [section => metrics_clients, metrics_token]
+        listen: listen,
+        tokens: tokens,
+        tls: tls(section),
+    })
+}
+
+/// The name of the token in `admin.token_file`.
+const FIRST_TOKEN: &str = "token";
+
+/// Reads the tokens: that of `token_file`, which may do everything, then the named ones.
+fn tokens(section: &Section<'_>) -> Option<Vec<AdminToken>> {
+    let first = section.optional("token_file", |path| token(section, "token_file", path));
+    let tables = section.tables("token");
+    let named = tables.iter().map(|table| {
+        read_struct!(AdminToken {
+            [table => role]
+            name: table.text("name", values::service_name),
+            token: table.text("file", |path| token(table, "file", path)),
+        })
+    });
+    let named: Vec<_> = named.collect();
+    let first = first?.map(|token| AdminToken { name: FIRST_TOKEN.to_owned(), role: Role::Operate, token });
+    let mut tokens: Vec<_> = first.into_iter().collect();
+    for (table, named) in tables.iter().zip(named) {
+        let named = named?;
+        if tokens.iter().any(|other| other.name == named.name) {
+            let problem = format!("is {:?}, as that of another token", named.name);
+            let allowed = format!("a name of its own; the token of admin.token_file has the name {FIRST_TOKEN:?}");
+            table.refuse("name", problem, allowed);
+        } else if let Some(other) = tokens.iter().find(|other| other.token == named.token) {
+            table.refuse("file", format!("holds the token {:?}", other.name), "a token of its own");
+        }
+        tokens.push(named);
+    }
+    Some(tokens)
+}
+
+/// Reads the certificate and its key. The outer `None` says that one of them is wrong.
+fn tls(section: &Section<'_>) -> Option<Option<TlsIdentity>> {
+    let path = |text: &str| Ok::<_, values::TextError>(PathBuf::from(text));
+    let (certificate, key) = (section.optional("tls_cert", path)?, section.optional("tls_key", path)?);
+    let (certificate, key) = match (certificate, key) {
+        (None, None) => return Some(None),
+        (Some(certificate), Some(key)) => (certificate, key),
+        (certificate, _) => {
+            let (missing, other) =
+                if certificate.is_none() { ("tls_cert", "tls_key") } else { ("tls_key", "tls_cert") };
+            section.refuse(missing, format!("is missing beside {other}"), "both of them, or none");
+            return None;
+        }
+    };
+    match TlsIdentity::read(&certificate, &key) {
+        Ok(identity) => {
+            if let Some(expired) = &identity.expired {
+                section.warn("tls_cert", format!("is {certificate:?}, which expired on {expired}"), "a renewed one");
+            }
+            Some(Some(identity))
+        }
+        Err(error) => {
+            let allowed = "a certificate and its key, each in PEM, in files that can be read";
+            section.refuse("tls_cert", format!("does not work with tls_key: {error}"), allowed);
+            None
+        }
+    }
 }
 
 /// Reads the secret in the file at `path`, the value of a key of this section.

@@ -36,8 +36,10 @@ pub enum Shape {
     Table,
     /// `[name]`, with keys that are not in the schema.
     FreeTable,
-    /// `[[name]]`, any number of them.
+    /// `[[name]]`, any number of them, at least one.
     List,
+    /// `[[name]]`, any number of them, or none.
+    OptionalList,
     /// `[[name]]`, each a service with a key `name`, which errors beneath it tell.
     Services,
     /// `[name.KEY]`, with a KEY of the user's choice.

@@ -25,7 +25,7 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::endpoint::{TokenArg, TokenFileError, UrlArg};
+use crate::endpoint::{CertificatesError, TokenArg, TokenFileError, UrlArg};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
 
@@ -60,6 +60,8 @@ pub struct TopArgs {
 enum TopError {
     #[error(transparent)]
     TokenFile(#[from] TokenFileError),
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
     #[error("{url}: {source}")]
     Fetch { url: String, source: FetchError },
     #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
@@ -72,7 +74,7 @@ pub fn run(args: &TopArgs) -> Exit {
         Ok(()) => Exit::Done,
         Err(error) => {
             let exit = match &error {
-                TopError::TokenFile(_) => Exit::Config,
+                TopError::TokenFile(_) | TopError::Certificates(_) => Exit::Config,
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };
@@ -83,7 +85,7 @@ pub fn run(args: &TopArgs) -> Exit {
 
 fn show(args: &TopArgs) -> Result<(), TopError> {
     let (url, token) = (&args.instance.url, args.token.read()?);
-    let instance = Instance::new(url, token.as_deref(), args.service.clone());
+    let instance = Instance::new(args.instance.endpoint(token.as_deref())?, args.service.clone());
     if let Some(client) = &args.client {
         let found = instance.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
