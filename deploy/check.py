@@ -82,6 +82,8 @@ def monitoring(path, root):
             dropped = [each["regex"] for each in manifest["spec"]["endpoints"][0].get("relabelings", [])]
             if dropped != ["service"]:
                 findings.append(f"{name(manifest)} has to drop the label service, which the metrics have, too")
+            if manifest["spec"]["endpoints"][0].get("scheme", "http") != admin_scheme(manifests):
+                findings.append(f"{name(manifest)} does not ask by the scheme of the admin port")
         elif manifest["kind"] == "PrometheusRule":
             file = root / "prometheus/rules" / (manifest["metadata"]["name"].rsplit("-", 1)[1] + ".yml")
             text = file.read_text().replace("docs/runbooks.md", given["runbooks"])
@@ -107,6 +109,15 @@ def monitoring(path, root):
     findings += [f"{key} is in {times} rules, not in one" for key, times in replaced.items() if times != 1]
     by = "promtool" if shutil.which("promtool") else "no promtool here"
     return f"{rules} files of rules ({by}), {boards} dashboards", findings
+
+
+def admin_scheme(manifests):
+    """Returns the scheme of the admin port, and checks that the probes ask by it, too."""
+    container = next(each for each in manifests if each["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    scheme = "https" if any(each["name"] == "WATERMASTER_ADMIN__TLS_CERT" for each in container["env"]) else "http"
+    probes = {container[each]["httpGet"].get("scheme", "HTTP") for each in ("livenessProbe", "readinessProbe")}
+    assert probes == {scheme.upper()}, f"the probes ask by {probes}, the admin port speaks {scheme}"
+    return scheme
 
 
 VALUES = "{root}/deploy/helm/watermaster/examples/production.yaml"
@@ -153,6 +164,8 @@ def configuration(path, program):
                 files += ["--config", folder / "values.toml"]
         environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         environment["WATERMASTER_ADMIN__TOKEN_FILE"] = str(secret)
+        if "WATERMASTER_ADMIN__TLS_CERT" in environment:
+            environment |= {"WATERMASTER_ADMIN__TLS_CERT": str(authority), "WATERMASTER_ADMIN__TLS_KEY": str(folder / "ca.key")}
         environment["WATERMASTER_KAFKA__INSTANCE_ID"] = sets[0]["metadata"]["name"] + "-0"
         done = subprocess.run(
             [program, "check", *files], env=environment, capture_output=True, text=True, timeout=60

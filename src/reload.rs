@@ -13,11 +13,12 @@ use tracing::{error, info, warn};
 
 use crate::clock;
 use crate::services::{Change, ServiceHandle, Services};
-use changes::{describe, log, next_cycle};
-use watermaster_api::{ChangeView, PastChange, ReloadView};
+use changes::{described, log, next_cycle};
+use watermaster_api::{PastChange, ReloadView};
 use watermaster_kafka::preflight::{Finding, Report, Severity};
 use watermaster_settings::config::{Changed, Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
-use watermaster_settings::{Service, Settings};
+use watermaster_settings::files::NamedFile;
+use watermaster_settings::{Admin, Service, Settings};
 
 /// The engines behind the services.
 pub trait Engines: Debug + Send + Sync {
@@ -147,12 +148,20 @@ impl Configuration {
         let before = lock(&self.state).config.clone();
         let candidate = self.paths.as_deref().map(|paths| self.candidate(paths, &before))?;
         Some(candidate.map(|Candidate { config, changes, .. }| {
-            let mut changes: Vec<ChangeView> = changes.iter().map(describe).collect();
-            let renewed = before.settings.kafka.secrets.outdated(&config.settings.kafka.secrets.values());
-            changes.extend(renewed.iter().map(|property| changes::renewed(property)));
+            let renewed = renewed(&before, &config);
             let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
-            ReloadView::new(config.effective.hash(), true, changes, next_cycle)
+            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle)
         }))
+    }
+
+    /// Returns the files that the configuration in force names.
+    pub fn named_files(&self) -> Vec<NamedFile> {
+        lock(&self.state).config.files.clone()
+    }
+
+    /// Returns the settings of the HTTP side in force. Its tokens and its certificate are those that were read last.
+    pub fn admin(&self) -> Admin {
+        lock(&self.state).config.settings.admin.clone()
     }
 
     /// Reports whether the sources of any service depend on the topics of the cluster.
@@ -196,17 +205,14 @@ impl Configuration {
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
-        // The engines hold the secrets of the first configuration.
-        let secrets = before.settings.kafka.secrets.clone();
-        let renewed = secrets.renew(config.settings.kafka.secrets.values());
-        config.settings.kafka.secrets = secrets;
+        let renewed = renewed(&before, &config);
+        keep_shared(&before.settings, &mut config.settings, renewed.iter().any(NamedFile::needs_clients));
         let told = report.as_ref().and_then(|report| report.names.clone());
         let names = told.or_else(|| lock(&self.state).names.clone());
         let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
         self.apply(&before.settings, &config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
-        let renewed = renewed.iter().map(|property| changes::renewed(property));
-        let changes: Vec<ChangeView> = changes.iter().map(describe).chain(renewed).collect();
+        let changes = described(&changes, &renewed);
         changes.iter().for_each(|change| log(change, by));
         info!(configuration = hash, changes = changes.len(), by, "the configuration is reloaded");
         let mut state = lock(&self.state);
@@ -273,6 +279,29 @@ impl Configuration {
         for gone in former.iter().filter(|former| settings.services.iter().all(|service| service.name != former.name)) {
             info!(service = gone.name, "a service is no longer configured: finishing its round");
             gone.stop();
+        }
+    }
+}
+
+/// Returns the files that have another content now, by the same key.
+fn renewed(before: &Config, now: &Config) -> Vec<NamedFile> {
+    let is_renewed = |file: &&NamedFile| {
+        let mut former = before.files.iter().filter(|former| former.key == file.key);
+        former.any(|former| former.path == file.path && former.fingerprint != file.fingerprint)
+    };
+    now.files.iter().filter(is_renewed).cloned().collect()
+}
+
+/// Puts the secrets of new settings where clients and engines look for them: in those of the first configuration.
+fn keep_shared(first: &Settings, new: &mut Settings, needs_clients: bool) {
+    first.kafka.secrets.renew(new.kafka.secrets.values(), needs_clients);
+    new.kafka.secrets = first.kafka.secrets.clone();
+    for service in &mut new.services {
+        let former = first.services.iter().find(|former| former.name == service.name);
+        if let (Some(key), Some(former)) = (&service.redrive_key, former.and_then(|former| former.redrive_key.clone()))
+        {
+            former.set(key.get());
+            service.redrive_key = Some(former);
         }
     }
 }

@@ -187,6 +187,10 @@ fn cases() -> Vec<Case> {
         wrong("listen on a name").under(admin, "listen = \"localhost:9464\"").key("admin.listen").says(&["an IP address and a port"]),
         wrong("token file is a folder").under(admin, "token_file = \"/tmp\"").key("admin.token_file").says(&["not a regular file"]),
         wrong("token file missing").under(admin, "token_file = \"/nowhere/token\"").key("admin.token_file").says(&["No such file", "can be read"]),
+        wrong("token without a file").append("[[admin.token]]\nname = \"a\"\nrole = \"read\"\n").key("admin.token[0].file").at("[[admin.token]]").says(&["is missing"]),
+        wrong("TLS certificate without key").under(admin, "tls_cert = \"/nowhere\"").key("admin.tls_key").at("[admin]").says(&["is missing beside tls_cert", "both of them, or none"]),
+        wrong("TLS key without certificate").under(admin, "tls_key = \"/nowhere\"").key("admin.tls_cert").at("[admin]").says(&["is missing beside tls_key"]),
+        wrong("TLS files missing").under(admin, "tls_cert = \"/nowhere/a\"\ntls_key = \"/nowhere/b\"").key("admin.tls_cert").at("tls_cert = \"/nowhere/a\"").says(&["\"/nowhere/a\" can't be read"]),
         wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
         wrong("property that Watermaster sets").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
         wrong("property that Watermaster sets by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
@@ -383,6 +387,28 @@ fn errors_do_not_show_secrets() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(78), "{error}");
         assert!(error.contains(said) && !error.contains("hush") && !error.contains("hu,sh"), "{error}");
+    }
+}
+
+#[test]
+fn tokens_have_names_and_texts_of_their_own() {
+    let (_first, first) = file("the first of all tokens");
+    let (_second, second) = file("the second of all tokens");
+    let token = |name: &str, path: &std::path::Path| {
+        format!("[[admin.token]]\nname = {name:?}\nfile = {path:?}\nrole = \"read\"\n")
+    };
+    for (more, said) in [
+        (token("a", &second).replace("read", "admin"), "admin.token[0].role is \"admin\""),
+        (token("token", &second), "admin.token[0].name is \"token\", as that of another token"),
+        (token("a", &first), "admin.token[0].file holds the token \"token\""),
+        (token("a", &second) + &token("a", &first), "admin.token[1].name is \"a\""),
+    ] {
+        let with_first = RIGHT.replace("[admin]", &format!("[admin]\ntoken_file = {first:?}"));
+        let (_folder, path) = file(&format!("{with_first}\n{more}"));
+        let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{error}");
+        assert!(error.contains(said) && !error.contains("of all tokens"), "{error}");
     }
 }
 

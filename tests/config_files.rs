@@ -37,10 +37,10 @@ fn reference_line(text: &str, key: &str) -> String {
         |line: &str| line.trim_start_matches('[').split(']').next().unwrap_or_default().replace(".home-loan", "");
     let mut section = String::new();
     for line in text.lines() {
-        if line.starts_with('[') {
-            section = header(line);
-        }
         let assignment = line.strip_prefix("# ").unwrap_or(line);
+        if assignment.starts_with('[') {
+            section = header(assignment);
+        }
         if section == section_of_key && assignment.split(" = ").next() == Some(name) {
             return line.to_owned();
         }

@@ -139,7 +139,9 @@ fn every_key_of_a_policy_takes_effect() {
         ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
         ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
     ];
-    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads && !key.name.starts_with("topic")) {
+    for (section, key) in SCHEMA.keys().iter().filter(|(section, key)| {
+        key.reloads && !key.name.starts_with("topic") && section.to_string().starts_with("service")
+    }) {
         let key = section.child(key.name).to_string();
         let is_tried =
             |changed: &str| key == format!("service.{}", changed.replace(".home-loan", "").replace("[0]", ""));
@@ -218,11 +220,17 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
 fn a_secret_in_a_file_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("password");
-    let in_file = format!("[kafka.properties_file]\n\"sasl.password\" = {secret:?}\n");
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| dir.path().join(name));
+    let in_file = format!(
+        "[kafka.properties]\n\"ssl.key.location\" = {key:?}\n\"ssl.certificate.location\" = {certificate:?}\n\"security.protocol\" = \"SASL_SSL\"\n\
+         \"sasl.mechanism\" = \"PLAIN\"\n\"sasl.username\" = \"u\"\n\
+         [kafka.properties_file]\n\"sasl.password\" = {secret:?}\n"
+    );
     let written = "[kafka.properties]\n\"sasl.password\" = \"sasl-password\"\n";
     let path = dir.path().join("watermaster.toml");
     std::fs::write(&path, text(|text| changed(text, &[(written, &in_file)]))).unwrap();
     std::fs::write(&secret, "hush\n").unwrap();
+    new_pair(&key, &certificate);
     let config = Config::load(&[&path], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let secrets = config.settings.kafka.secrets.clone();
     let configuration = Configuration::new(Some(vec![path]), config);
@@ -235,7 +243,25 @@ fn a_secret_in_a_file_is_read_again() {
         assert_eq!(configuration.reload("a test").unwrap().unwrap().changed, changed);
         assert_eq!(secrets.values()["sasl.password"], value);
     }
-    assert_eq!(secrets.login_changes(), 2);
+    assert_eq!((secrets.login_changes(), secrets.other_changes()), (2, 0));
+    new_pair(&key, &certificate);
+    let changed = configuration.reload("test").unwrap().unwrap().changed;
+    let keys = ["certificate", "key"].map(|name| format!("kafka.properties.\"ssl.{name}.location\""));
+    assert_eq!(changed, keys, "the paths are the same");
+    assert_eq!((secrets.login_changes(), secrets.other_changes()), (2, 1));
+    let former = secrets.values();
+    assert_eq!(former["ssl.key.pem"], std::fs::read_to_string(&key).unwrap());
+    std::fs::write(&key, "no key").unwrap();
+    let error = configuration.reload("test").unwrap().unwrap_err().to_string();
+    assert!(error.contains("ssl.key.location failed") && !error.contains("ssl.key.pem"), "{error}");
+    assert_eq!(secrets.values(), former, "clients that are made now get the key that was accepted last");
+}
+
+fn new_pair(key: &Path, certificate: &Path) {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=wm"]);
+    command.arg("-keyout").arg(key).arg("-out").arg(certificate);
+    assert!(command.output().expect("openssl is installed").status.success());
 }
 
 #[test]
@@ -403,19 +429,60 @@ fn sources_by_pattern_follow_the_topics_of_the_cluster() {
     assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
 }
 
-/// The path says nothing about the key behind it.
 #[test]
-fn another_redrive_key_in_the_same_file_takes_a_restart() {
+fn another_redrive_key_in_the_same_file_takes_effect() {
     let key = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(key.path(), "the former redrive key").expect("the key is written");
     let with_key = format!("redrive_key_file = {:?}\ncapacity = 2000", key.path());
     let file = File::with(&[("capacity = 2000", &with_key)]);
+    let held = file.configuration.running()[0].0.redrive_key.clone().expect("a key");
     assert_eq!(file.reload("capacity = 2000", &with_key), Ok(vec![]));
     std::fs::write(key.path(), "the present redrive key").expect("the key is written");
-    let error = file.reload("capacity = 2000", &with_key).expect_err("the key has changed");
-    assert!(
-        error.contains("service[0].redrive_key_file (service kyc) is the path of a file with another key"),
-        "{error}"
-    );
-    assert!(error.contains("a restart takes it over") && !error.contains("present"), "{error}");
+    let changed = file.reload("capacity = 2000", &with_key);
+    assert_eq!(changed, Ok(vec!["service[0].redrive_key_file".to_owned()]));
+    assert_eq!(held.get().bytes(), b"the present redrive key", "an engine holds the key of the first configuration");
+    std::fs::write(key.path(), "short").expect("the key is written");
+    let error = file.reload("capacity = 2000", &with_key).expect_err("a key that is too short");
+    assert!(error.contains("service[0].redrive_key_file"), "{error}");
+    assert_eq!(held.get().bytes(), b"the present redrive key");
+}
+
+#[test]
+fn tokens_come_go_and_change() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let token = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the token is written");
+        path
+    };
+    let admin = |text: &str| format!("[admin]\n{text}[kafka]\n");
+    let first = format!("token_file = {:?}\n", token("first", "the first of all tokens"));
+    let board =
+        format!("[[admin.token]]\nname = \"board\"\nfile = {:?}\nrole = ", token("board", "the token of a board"));
+    let file = File::new();
+    let reload = |text: &str| file.reload("[kafka]\n", &admin(text));
+    let held = || {
+        let tokens = file.configuration.admin().tokens;
+        tokens
+            .iter()
+            .map(|token| format!("{} {} {}", token.name, token.role, token.token.bytes().len()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(reload(&first), Ok(vec!["admin.token_file".to_owned()]));
+    let with_board = first.clone() + &board + "\"read\"\n";
+    assert_eq!(reload(&with_board), Ok(vec!["admin.token[0]".to_owned()]));
+    assert_eq!(held(), ["token operate 23", "board read 20"]);
+    token("board", "another token of the board");
+    assert_eq!(reload(&with_board), Ok(vec!["admin.token[0].file".to_owned()]));
+    assert_eq!(held(), ["token operate 23", "board read 26"]);
+    assert!(!file.configuration.shown().0.to_string().contains("another token"), "no token is shown");
+    token("board", "short");
+    assert!(reload(&with_board).expect_err("a short token").contains("admin.token[0].file"));
+    assert_eq!(held(), ["token operate 23", "board read 26"], "the former one stays");
+    token("board", "another token of the board");
+    let operates = board.clone() + "\"operate\"\n";
+    assert_eq!(reload(&(first.clone() + &operates)), Ok(vec!["admin.token[0].role".to_owned()]));
+    assert_eq!(reload(&operates), Ok(vec!["admin.token_file".to_owned()]));
+    assert_eq!(reload(&(first + "metrics_token = true\n")).map(|changed| changed.len()), Ok(3));
+    assert!(file.configuration.admin().metrics_token);
 }

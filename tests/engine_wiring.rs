@@ -61,6 +61,7 @@ impl Bench {
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|(property, value)| (property.to_owned(), value.to_owned())).into(),
             secrets: Secrets::default(),
+            property_files: BTreeMap::new(),
             schema_registry: None,
         };
         let source = Source { client: Some("loans".to_owned()), ..Source::new("loans") };
@@ -376,11 +377,11 @@ fn a_service_that_cannot_start_reports_the_cause() {
 fn new_secrets_replace_the_clients_and_no_record_is_lost() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     let key = |value: &str| BTreeMap::from([("ssl.key.password".to_owned(), value.to_owned())]);
-    bench.kafka.secrets.renew(key("old"));
+    bench.kafka.secrets.renew(key("old"), false);
     bench.feed(0..100);
     let engine = bench.start();
     engine.until("the first admitted", |shown| admitted(shown) == 100);
-    bench.kafka.secrets.renew(key("new"));
+    bench.kafka.secrets.renew(key("new"), false);
     engine.until("another consumer", |shown| shown.engine.consumer_recreations == 1);
     bench.feed(100..200);
     engine.until("all admitted", |shown| admitted(shown) == 200);

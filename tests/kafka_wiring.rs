@@ -65,6 +65,7 @@ impl Bench {
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for members to rejoin for the session timeout less one second.
             secrets: Secrets::default(),
+            property_files: BTreeMap::new(),
             schema_registry: None,
             properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
@@ -79,7 +80,13 @@ impl Bench {
         let listen = "127.0.0.1:0".parse().unwrap();
         Settings {
             kafka: self.kafka.clone(),
-            admin: watermaster_settings::Admin { listen, token_file: None, metrics_clients: 1 },
+            admin: watermaster_settings::Admin {
+                listen,
+                tokens: Vec::new(),
+                metrics_token: false,
+                tls: None,
+                metrics_clients: 1,
+            },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],
             start_from_is_written: true,

@@ -14,7 +14,7 @@ use watermaster::admin::{self, AdminState};
 use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
-use watermaster_settings::{config::Config, token::Token};
+use watermaster_settings::{AdminToken, Role, config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 
@@ -31,7 +31,8 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         counts: Counts { admitted: 1_000, ..Default::default() },
         ..Default::default()
     };
-    let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
+    let mut config =
+        Config::load(&[path.unwrap_or(Path::new("config/demo.toml"))], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let service = |name: &str| {
         let cell = SnapshotCell::default();
         let mut snapshot = ServiceSnapshot {
@@ -56,12 +57,13 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         ServiceHandle { name: name.to_owned(), cell, ..ServiceHandle::new(&config.settings.services[0]) }
     };
     let services = vec![service("kyc"), service("bureau")];
+    config.settings.admin.tokens =
+        vec![AdminToken { name: "token".to_owned(), role: Role::Operate, token: Token::new(TOKEN).unwrap() }];
     let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
     configuration.services.replace(services);
     let state = Arc::new(AdminState {
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
         configuration: Arc::new(configuration),
-        token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -209,9 +211,9 @@ fn health_needs_an_answer_of_an_instance() {
 
 #[test]
 fn reload_prints_the_changes_or_the_errors() {
-    let demo = include_str!("../config/demo.toml");
-    let (_folder, path) = file(demo);
     let (_token_folder, token) = file(TOKEN);
+    let demo = format!("[admin]\ntoken_file = {token:?}\n{}", include_str!("../config/demo.toml"));
+    let (_folder, path) = file(&demo);
     let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, Some(&path), None);
     let arguments = ["reload", "--url", &address.to_string(), "--token-file", token.to_str().unwrap()];
     let (code, out, why) = run(&arguments, &[]);
@@ -258,4 +260,31 @@ fn one_client_is_shown_in_detail() {
     assert_eq!(services, ["bureau", "kyc"]);
     let (code, _, why) = top(&["--client", "a/b", "--url", &url]);
     assert_eq!((code, why.contains("it knows no client \"a/b\" now")), (Some(69), true), "{why}");
+}
+
+#[test]
+fn an_instance_with_tls_is_asked_with_the_certificates_to_trust() {
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=wm"]);
+    openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
+    assert!(openssl.output().expect("openssl is installed").status.success());
+    let (_token_folder, token) = file(TOKEN);
+    let tls = format!("[admin]\ntoken_file = {token:?}\ntls_cert = {certificate:?}\ntls_key = {key:?}\n");
+    let (_folder, path) = file(&(tls + include_str!("../config/demo.toml")));
+    let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, Some(&path), None);
+    let url = format!("https://{address}");
+    let trusted = ["--cacert", certificate.to_str().unwrap()];
+    for command in [&["top", "--once"][..], &["health"], &["reload", "--token-file", token.to_str().unwrap()]] {
+        let asked = [command, &["--url", &url]].concat();
+        let (code, out, why) = run(&[&asked[..], &trusted].concat(), &[]);
+        assert_eq!(code, Some(0), "{command:?}: {out}{why}");
+        let (code, _, why) = run(&asked, &[]);
+        assert_eq!((code, why.contains("--cacert names the certificates to trust")), (Some(69), true), "{why}");
+    }
+    let (code, _, why) = run(&["health", "--url", &url, "--cacert", token.to_str().unwrap()], &[]);
+    assert_eq!((code, why.contains("holds no certificate in PEM")), (Some(78), true), "{why}");
+    // By plain HTTP, the connection ends without an answer.
+    assert_eq!(run(&["health", "--url", &format!("http://{address}")], &[]).0, Some(69));
 }

@@ -79,7 +79,7 @@ pub struct ChangesView {
 pub struct PastChange {
     /// The time in UTC (RFC 3339).
     pub at: String,
-    /// The cause: "SIGHUP", "--watch" or "POST /v1/reload".
+    /// The cause: "SIGHUP", "--watch", or the token of a request by its name.
     pub by: String,
     #[serde(flatten)]
     pub change: ChangeView,

@@ -82,6 +82,7 @@ impl Case {
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|property| (property.to_owned(), "60000".to_owned())).into(),
             secrets: Secrets::default(),
+            property_files: Default::default(),
             schema_registry: None,
         }
     }

@@ -10,7 +10,8 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaConfRes;
 use watermaster_settings::config::{ClientRefused, PropertyRefused, PropertyRules};
-use watermaster_settings::{Settings, properties};
+use watermaster_settings::properties::{self, PEM_FILES};
+use watermaster_settings::{Kafka, Settings};
 
 use crate::client::{LoggingContext, silence};
 use crate::oauth::missing_tokens;
@@ -60,8 +61,8 @@ fn check_clients(settings: &Settings) -> Result<(), ClientRefused> {
     let refused =
         |(problem, allowed): (&str, &str)| ClientRefused { problem: problem.to_owned(), allowed: allowed.to_owned() };
     missing_tokens(&properties).or_else(|| wrong_endpoint(&properties)).map_or(Ok(()), |found| Err(refused(found)))?;
-    make::<BaseConsumer<_>>("consumer", consumer::config(kafka, service))?;
-    make::<BaseProducer<_>>("producer", producer::config(kafka, service, DEFAULT_BATCH_BYTES))
+    make::<BaseConsumer<_>>("consumer", kafka, consumer::config(kafka, service))?;
+    make::<BaseProducer<_>>("producer", kafka, producer::config(kafka, service, DEFAULT_BATCH_BYTES))
 }
 
 /// Returns the problem and what is allowed if the address of the token endpoint is none. librdkafka finds out when it
@@ -73,7 +74,7 @@ fn wrong_endpoint(properties: &BTreeMap<String, String>) -> Option<(&'static str
 }
 
 fn make<T: FromClientConfigAndContext<LoggingContext>>(
-    client: &str, mut config: ClientConfig,
+    client: &str, kafka: &Kafka, mut config: ClientConfig,
 ) -> Result<(), ClientRefused> {
     config.remove("bootstrap.servers");
     // librdkafka knows the address of Azure's service of metadata; only the question for it is in the configuration.
@@ -88,14 +89,18 @@ fn make<T: FromClientConfigAndContext<LoggingContext>>(
     let made = config.create_with_context::<_, T>(LoggingContext::default());
     match made {
         Ok(_) => Ok(()),
-        Err(ClientError::ClientCreation(text)) => Err(refused(client, &config, &text)),
-        Err(error) => Err(refused(client, &config, &error.to_string())),
+        Err(ClientError::ClientCreation(text)) => Err(refused(client, kafka, &text)),
+        Err(error) => Err(refused(client, kafka, &error.to_string())),
     }
 }
 
-fn refused(client: &str, config: &ClientConfig, text: &str) -> ClientRefused {
+fn refused(client: &str, kafka: &Kafka, text: &str) -> ClientRefused {
+    // The user wrote the path of a text that librdkafka got.
+    let by_path = PEM_FILES.iter().filter(|(location, _)| kafka.property_files.contains_key(*location));
+    let text = &by_path.fold(text.to_owned(), |text, (location, pem)| text.replace(pem, location));
     let named = PUBLIC_FILES.iter().find(|name| text.contains(**name));
-    let path = named.and_then(|name| Some(format!(" ({name} = {:?})", config.get(name)?))).unwrap_or_default();
+    let path = named.and_then(|name| Some(format!(" ({name} = {:?})", kafka.property_files.get(*name)?)));
+    let path = path.unwrap_or_default();
     ClientRefused {
         problem: format!("librdkafka refuses these properties together, for a {client}: {text}{path}"),
         allowed: allowed(text).to_owned(),

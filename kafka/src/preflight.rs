@@ -78,6 +78,11 @@ impl TopicList {
         PreflightClient::connect(kafka, keep_waiting).map(TopicList)
     }
 
+    /// Returns true if secrets have changed that only another client takes.
+    pub fn has_old_secrets(&self) -> bool {
+        self.0.has_old_secrets()
+    }
+
     /// Returns the names of all topics that may be seen.
     pub fn names(&self, timeout: Duration) -> Result<Vec<String>, KafkaError> {
         Ok(self.0.topic_names(timeout)?)

@@ -13,7 +13,8 @@
 //! before the record is looked at: a forged header costs one HMAC of [`MAX_BYTES`] at most, whatever its record's size.
 
 use openssl::{memcmp, sha::Sha256};
-use watermaster_settings::{Service, Source, token::Token};
+use watermaster_settings::token::{SharedToken, Token};
+use watermaster_settings::{Service, Source};
 
 use crate::dead_letters::{Header, Outgoing};
 use crate::ffi::RawHeader;
@@ -64,7 +65,8 @@ pub fn is_redriven(contents: &Contents<'_>, origin: Origin, service: &Service, s
 /// Returns whether this value of the last header was made for this record, with the key of the service.
 #[cold]
 fn is_sealed(seal: &[u8], contents: &Contents<'_>, origin: Origin, service: &Service, source: &Source) -> bool {
-    let Some(key) = service.redrive_key.as_ref().filter(|_| seal.len() <= MAX_BYTES) else { return false };
+    let key = service.redrive_key.as_ref().filter(|_| seal.len() <= MAX_BYTES);
+    let Some(key) = key.map(SharedToken::get) else { return false };
     let Some((text, code)) = std::str::from_utf8(seal).ok().and_then(|seal| seal.rsplit_once(';')) else {
         return false;
     };

@@ -197,8 +197,9 @@ impl RegistryClient {
             None => None,
         };
         let answer = client.get(&format!("{base}{path}"), login.as_ref().map(|(user, password)| (*user, &**password)));
-        self.client = Some(client);
         let (status, text) = answer.map_err(|source| RegistryError::Unreachable { url: base.clone(), source })?;
+        // After a failure the next client reads the certificates again, which may have been renewed.
+        self.client = Some(client);
         let Some(text) = text else { return Ok(Said::TooLarge) };
         match status {
             200 => serde_json::from_str(&text).map(Said::Stored).map_err(|_| RegistryError::NotARegistry(base)),

@@ -28,6 +28,7 @@ pub use crate::reader::{
     ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, Segment, ValueError, count, duration,
 };
 
+use crate::files::{self, NamedFile};
 use crate::model::Settings;
 use crate::reader::{Reader, Section};
 
@@ -62,6 +63,8 @@ pub struct Config {
     pub settings: Settings,
     /// The value of each key with its origin, without secrets.
     pub effective: Effective,
+    /// The files that the configuration names. A change of one of them takes effect at the next reload.
+    pub files: Vec<NamedFile>,
     /// Values that are allowed but doubtful.
     pub warnings: Vec<ConfigError>,
 }
@@ -105,8 +108,9 @@ impl Config {
         let reader = Reader::new(&SCHEMA, files, environment)?;
         let settings = settings(&reader.root(), rules);
         let reading = reader.finish(settings)?;
+        let files = files::named(&reading.value, &reading.entries);
         let effective = Effective(reading.entries);
-        let config = Config { settings: reading.value, effective, warnings: reading.warnings };
+        let config = Config { settings: reading.value, effective, files, warnings: reading.warnings };
         (rules.clients)(&config.settings).map_err(|refused| config.client_error(refused))?;
         Ok(config)
     }

@@ -6,20 +6,24 @@
 //! - [`client_id`]: finds the client id of a record as the settings say
 //! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`secrets`]: the values of properties that come from files
+//! - [`files`]: the files that a configuration names, which a running program follows
 //! - `pattern`: regular expressions for client ids and for topics
 //! - `sources`: sources by pattern
+//! - [`tls`]: the certificate of the HTTP side
 //! - [`token`]: secrets and their files
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
 
 pub mod client_id;
 pub mod config;
+pub mod files;
 pub mod model;
 mod pattern;
 pub mod properties;
 pub mod reader;
 pub mod secrets;
 mod sources;
+pub mod tls;
 pub mod token;
 
 pub use model::*;

@@ -9,8 +9,10 @@ use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
 use crate::pattern::{Pattern, TopicPattern};
+use crate::reader::Choice;
 use crate::secrets::{Password, Secrets};
-use crate::{reader::Choice, token::Token};
+use crate::tls::TlsIdentity;
+use crate::token::{SharedToken, Token};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,8 +42,10 @@ pub struct Kafka {
     pub on_data_loss: OnDataLoss,
     /// librdkafka's own properties; never the ones that the protocol owns.
     pub properties: BTreeMap<String, String>,
-    /// The properties that have their values in files.
+    /// The values that come from files: those of `kafka.properties_file`, and certificates and keys in PEM.
     pub secrets: Secrets,
+    /// The files that properties name, by property, whose contents are in `secrets` or which librdkafka reads.
+    pub property_files: BTreeMap<String, PathBuf>,
     pub schema_registry: Option<SchemaRegistry>,
 }
 
@@ -160,14 +164,39 @@ impl Choice for OnDataLoss {}
 impl Choice for OnUndeliverable {}
 impl Choice for DeadLetterHeaders {}
 impl Choice for LogFormat {}
+impl Choice for Role {}
 
 /// The HTTP server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
-    pub token_file: Option<PathBuf>,
+    /// The tokens that requests may carry.
+    pub tokens: Vec<AdminToken>,
+    /// `/metrics` needs a token, too.
+    pub metrics_token: bool,
+    /// The certificate of the server; `None` for plain HTTP.
+    pub tls: Option<TlsIdentity>,
     /// The number of clients with a metric label of their own.
     pub metrics_clients: usize,
+}
+
+/// A token for the HTTP API.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdminToken {
+    /// The name by which the log calls it.
+    pub name: String,
+    pub role: Role,
+    pub token: Token,
+}
+
+/// The requests that a token allows; each role allows what those before it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Role {
+    /// Reads `/v1` and `/metrics`.
+    Read,
+    /// Changes something, such as by a reload.
+    Operate,
 }
 
 /// One protected service.
@@ -194,7 +223,7 @@ pub struct Service {
     /// The client of dead letters that `dlq redrive` sends again.
     pub redrive_client: String,
     /// The key by which such a record is known; without it, the record counts for the client that sent it first.
-    pub redrive_key: Option<Token>,
+    pub redrive_key: Option<SharedToken>,
     /// The consumer group that reads the target, if its lag is to be shown.
     pub consumer_group: Option<String>,
     /// The most admitted records that `consumer_group`, which is set then, has not committed.

@@ -65,6 +65,33 @@ const HARMLESS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Properties that name a file in PEM, each with the one that takes its text. The text is read with the configuration,
+/// so that a client which is made later has the certificate that was checked, whatever the file holds by then.
+pub const PEM_FILES: [(&str, &str); 3] = [
+    ("ssl.ca.location", "ssl.ca.pem"),
+    ("ssl.certificate.location", "ssl.certificate.pem"),
+    ("ssl.key.location", "ssl.key.pem"),
+];
+
+/// Properties that name a file which librdkafka reads when it makes a client, beside [`PEM_FILES`].
+const FILES_OF_CLIENTS: [&str; 2] = ["ssl.crl.location", "ssl.keystore.location"];
+
+/// Properties that name a file which is read at each use, such as for the next token.
+const FILES_OF_USES: [&str; 5] = [
+    "https.ca.location", "sasl.kerberos.keytab", "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file", "sasl.oauthbearer.assertion.private.key.file",
+];
+
+/// Returns whether the value of a property is the path of a file.
+pub fn names_file(property: &str) -> bool {
+    needs_clients(property) || FILES_OF_USES.contains(&property)
+}
+
+/// Returns whether only clients that are made anew take another content of the file that a property names.
+pub fn needs_clients(property: &str) -> bool {
+    PEM_FILES.iter().any(|(location, _)| *location == property) || FILES_OF_CLIENTS.contains(&property)
+}
+
 /// Properties that are not harmless, and are often set.
 const OFTEN_SET: &[&str] = &[
     "sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
@@ -205,6 +232,20 @@ mod tests {
         listed.sort_unstable();
         listed.dedup();
         assert_eq!(listed.len(), count, "a property is listed twice");
+    }
+
+    #[test]
+    fn every_property_that_names_a_file_is_followed() {
+        // The path of a library, of a folder for offsets, and a command are no secrets that are renewed.
+        let others = ["ssl.engine.location", "offset.store.path", "plugin.library.paths"];
+        let is_path = |name: &str| {
+            ["location", "file", "keytab", "path", "paths"].contains(&name.rsplit('.').next().unwrap_or_default())
+        };
+        let all: Vec<_> = described().into_iter().map(|each| each.name).filter(|name| is_path(name)).collect();
+        assert!(all.len() > 10, "{all:?}");
+        for name in all {
+            assert_ne!(names_file(&name), others.contains(&&*name), "{name}");
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Entry {
     pub origin: Origin,
     /// `true` if a running program takes over a new value.
     pub reloads: bool,
+    /// `true` if the value is the path of a file that the program reads.
+    pub is_file: bool,
 }
 
 /// The layers of a file or several, and the findings of reading them.

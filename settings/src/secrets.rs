@@ -41,22 +41,15 @@ impl Secrets {
         self.0.others.load(Ordering::Acquire)
     }
 
-    /// Returns the properties that have another value among these.
-    pub fn outdated(&self, values: &BTreeMap<String, String>) -> Vec<String> {
-        let old = self.lock();
-        let is_new = |(name, value): &(&String, &String)| old.get(*name) != Some(value);
-        values.iter().filter(is_new).map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Takes over other values, for all clones. Returns the properties that changed.
-    pub fn renew(&self, values: BTreeMap<String, String>) -> Vec<String> {
-        let changed = self.outdated(&values);
-        *self.lock() = values;
-        let (login, others): (Vec<&str>, Vec<&str>) =
-            changed.iter().map(String::as_str).partition(|name| LOGIN.contains(name));
+    /// Takes over other values, for all clones. `files_changed` says that a file has changed which librdkafka reads
+    /// when it makes a client.
+    pub fn renew(&self, values: BTreeMap<String, String>, files_changed: bool) {
+        let mut old = self.lock();
+        let changed = values.iter().filter(|(name, value)| old.get(*name) != Some(value));
+        let (login, others): (Vec<_>, Vec<_>) = changed.partition(|(name, _)| LOGIN.contains(&name.as_str()));
         self.0.login.fetch_add(u64::from(!login.is_empty()), Ordering::Release);
-        self.0.others.fetch_add(u64::from(!others.is_empty()), Ordering::Release);
-        changed
+        self.0.others.fetch_add(u64::from(files_changed || !others.is_empty()), Ordering::Release);
+        *old = values;
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
@@ -129,12 +122,14 @@ mod tests {
         let secrets = Secrets::new(values("hush", "key"));
         let clone = secrets.clone();
         let changes = || (clone.login_changes(), clone.other_changes());
-        assert_eq!(secrets.renew(values("hush", "key")), [""; 0]);
+        secrets.renew(values("hush", "key"), false);
         assert_eq!(changes(), (0, 0));
-        assert_eq!(secrets.renew(values("murmur", "key")), ["sasl.password"]);
+        secrets.renew(values("murmur", "key"), false);
         assert_eq!((changes(), clone.values()), ((1, 0), values("murmur", "key")));
-        assert_eq!(secrets.renew(values("whisper", "other")), ["sasl.password", "ssl.key.pem"]);
+        secrets.renew(values("whisper", "other"), false);
         assert_eq!(changes(), (2, 1));
+        secrets.renew(values("whisper", "other"), true);
+        assert_eq!(changes(), (2, 2));
         assert!(secrets == Secrets::new(values("", "")) && secrets != Secrets::default());
         assert!(!format!("{secrets:?}").contains("whisper"));
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::{io, path::Path};
 
 use subtle::ConstantTimeEq;
@@ -14,6 +15,33 @@ pub const MAX_BYTES: usize = 4096;
 /// A secret that is compared in constant time and never printed.
 #[derive(Clone)]
 pub struct Token(String);
+
+/// A token that a reload replaces. All clones have the same one at any time.
+#[derive(Clone, Debug)]
+pub struct SharedToken(Arc<RwLock<Token>>);
+
+impl SharedToken {
+    pub fn new(token: Token) -> SharedToken {
+        SharedToken(Arc::new(RwLock::new(token)))
+    }
+
+    /// Returns the token in force.
+    pub fn get(&self) -> Token {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the token, for all clones.
+    pub fn set(&self, token: Token) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+}
+
+/// Equal configurations have a token in the same place: its value may change while the program runs.
+impl PartialEq for SharedToken {
+    fn eq(&self, _: &SharedToken) -> bool {
+        true
+    }
+}
 
 /// The reason why a file gives no token.
 #[derive(Debug, thiserror::Error)]

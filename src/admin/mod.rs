@@ -1,6 +1,7 @@
 //! The HTTP side: probes, metrics, and the present figures of the services.
 //!
-//! Probes and `/metrics` are open. `/v1` needs the token beyond loopback, and always for anything but reading.
+//! Probes are open, and so is `/metrics` unless it needs a token. `/v1` needs one beyond loopback, and one with the
+//! role `operate` for anything but reading. Tokens and certificates are those of the configuration in force.
 //! Handlers read the snapshots of the engines and ask neither Kafka nor an engine. Slow answers are
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
@@ -21,7 +22,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -34,15 +35,13 @@ use server::ConnectionLimits;
 use watermaster_api::{
     ChangesView, ClientDetail, ClientsView, ConfigView, GroupView, ReloadView, ServiceView, ServicesView,
 };
-use watermaster_settings::token::Token;
+use watermaster_settings::{AdminToken, Role};
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
 pub struct AdminState {
     pub publisher: Mutex<Publisher>,
     pub configuration: Arc<Configuration>,
-    /// The token for `/v1` beyond loopback, and for all changes.
-    pub token: Option<Token>,
     /// Set when the program begins to stop, which `/readyz` reports.
     pub draining: Arc<AtomicBool>,
 }
@@ -67,8 +66,9 @@ async fn serve_within(
     limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let configuration = Arc::clone(&state.configuration);
     let app = router(state, listener.local_addr()?);
-    server::serve(listener, app, limits, shutdown).await;
+    server::serve(listener, app, limits, || configuration.admin().tls, shutdown).await;
     Ok(())
 }
 
@@ -94,6 +94,7 @@ impl Served {
 fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = (Arc::clone(&state), on_loopback);
+    let metrics_guard = middleware::from_fn_with_state(Arc::clone(&state), require_metrics_token);
     let unread = UnreadBudget::new();
     let routes = routes();
     let served = Arc::new(Served {
@@ -110,7 +111,7 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let app = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_text))
+        .route("/metrics", get(metrics_text).layer(metrics_guard))
         .nest("/v1", v1)
         .fallback(not_found)
         .with_state(served);
@@ -124,6 +125,7 @@ const NO_DRY_RUN: &str = "dry_run is \"true\" or \"false\"";
 const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
 const NO_RELOAD: &[(u16, &str)] = &[
     (400, "The question is not as described."),
+    (403, "The role of the token is read, and this needs operate."),
     (409, "There is no file to reload."),
     (422, "The new configuration is refused; `errors` lists why."),
 ];
@@ -184,18 +186,43 @@ async fn description(State(served): State<Arc<Served>>) -> Response {
     Json(&served.description).into_response()
 }
 
+/// The name of the token that a request carries.
+#[derive(Clone)]
+struct TokenName(String);
+
 async fn require_token(
     State((state, on_loopback)): State<(Arc<AdminState>, bool)>, request: Request, next: Next,
 ) -> Response {
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if only_reads && on_loopback {
-        return next.run(request).await;
+    match (only_reads, on_loopback) {
+        (true, true) => next.run(request).await,
+        (true, false) => authorized(&state, Role::Read, request, next).await,
+        (false, _) => authorized(&state, Role::Operate, request, next).await,
     }
+}
+
+async fn require_metrics_token(State(state): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
+    let is_open = !state.configuration.admin().metrics_token;
+    if is_open { next.run(request).await } else { authorized(&state, Role::Read, request, next).await }
+}
+
+/// Goes on with a request that carries a token of a role that allows it.
+async fn authorized(state: &AdminState, needed: Role, mut request: Request, next: Next) -> Response {
+    let tokens = state.configuration.admin().tokens;
     let offered = request.headers().get(header::AUTHORIZATION);
-    match &state.token {
-        Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
-        Some(_) => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
-        None => unauthorized("this request needs a token, and admin.token_file is not set there; SIGHUP reloads, too"),
+    match tokens.into_iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
+        Some(AdminToken { name, role, .. }) if role < needed => {
+            let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
+            refusal(StatusCode::FORBIDDEN, json!({ "error": error }))
+        }
+        Some(AdminToken { name, .. }) => {
+            request.extensions_mut().insert(TokenName(name));
+            next.run(request).await
+        }
+        None => unauthorized(
+            "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]; SIGHUP \
+             reloads, too",
+        ),
     }
 }
 
@@ -297,13 +324,17 @@ struct ReloadQuestion {
 }
 
 async fn reload(
-    State(served): State<Arc<Served>>, question: Result<Query<ReloadQuestion>, QueryRejection>,
+    State(served): State<Arc<Served>>, Extension(TokenName(name)): Extension<TokenName>,
+    question: Result<Query<ReloadQuestion>, QueryRejection>,
 ) -> Response {
     let Ok(Query(ReloadQuestion { dry_run })) = question else {
         return refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN }));
     };
     let configuration = Arc::clone(&served.state.configuration);
-    let work = move || if dry_run { configuration.dry_run() } else { configuration.reload("POST /v1/reload") };
+    let work = move || match dry_run {
+        true => configuration.dry_run(),
+        false => configuration.reload(&format!("token {name}")),
+    };
     match served.views.run(work).await {
         Ok(Some(Ok(reloaded))) => Json(reloaded).into_response(),
         Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),

@@ -27,7 +27,7 @@ pub(super) struct Route {
 
 /// The refusals that every path has.
 const REFUSALS: &[(u16, &str)] = &[
-    (401, "The request needs the token of admin.token_file."),
+    (401, "The request needs a token of admin.token_file or admin.token."),
     (421, "On loopback, the Host header must name this machine."),
     (503, "Too many requests wait, or too many answers are unread."),
 ];

@@ -5,18 +5,22 @@
 //! the server waiting longest is closed for the next one.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{future::Future, io, pin::pin, time::Duration};
+use std::{future::Future, io, pin::Pin, pin::pin, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use openssl::ssl::Ssl;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::warn;
+use tokio_openssl::SslStream;
+use tracing::{debug, warn};
+use watermaster_settings::tls::TlsIdentity;
 
 /// The time that open requests may take once the shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -43,8 +47,11 @@ impl ConnectionLimits {
 }
 
 /// Serves on `listener` until `shutdown` is done and open requests are answered, or [`SHUTDOWN_GRACE`] has passed.
+///
+/// Each connection asks for the certificate, so that a renewed one needs no restart; `None` for plain HTTP.
 pub(super) async fn serve(
-    listener: TcpListener, app: Router, limits: ConnectionLimits, shutdown: impl Future<Output = ()>,
+    listener: TcpListener, app: Router, limits: ConnectionLimits, tls: impl Fn() -> Option<TlsIdentity>,
+    shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
     let (stop, stopped) = watch::channel(());
@@ -54,7 +61,7 @@ pub(super) async fn serve(
         tokio::select! {
             stream = accept(&listener) => {
                 let connection = open.add();
-                tasks.spawn(converse(stream, app.clone(), limits, connection, stopped.clone()));
+                tasks.spawn(begin(stream, tls(), app.clone(), limits, connection, stopped.clone()));
             }
             Some(_) = tasks.join_next() => {}
             () = &mut shutdown => break,
@@ -83,9 +90,34 @@ fn is_of_connection(why: &io::Error) -> bool {
     matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
+/// Serves one connection, by TLS if there is a certificate. The handshake may take as long as a request.
+async fn begin(
+    stream: TcpStream, tls: Option<TlsIdentity>, app: Router, limits: ConnectionLimits, connection: Arc<Connection>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let Some(tls) = tls else { return converse(stream, app, limits, connection, stopped).await };
+    let handshake = timeout(limits.request_timeout, handshake(stream, &tls));
+    let stream = tokio::select! {
+        stream = handshake => stream,
+        () = connection.closed.notified() => return,
+        _ = stopped.changed() => return,
+    };
+    match stream {
+        Ok(Ok(stream)) => converse(stream, app, limits, connection, stopped).await,
+        Ok(Err(why)) => debug!("HTTP: a TLS handshake failed: {why}"),
+        Err(_) => debug!("HTTP: a TLS handshake took too long"),
+    }
+}
+
+async fn handshake(stream: TcpStream, tls: &TlsIdentity) -> Result<SslStream<TcpStream>, openssl::ssl::Error> {
+    let mut stream = SslStream::new(Ssl::new(tls.acceptor().context())?, stream)?;
+    Pin::new(&mut stream).accept().await?;
+    Ok(stream)
+}
+
 /// Serves one connection until either side closes it.
 async fn converse(
-    stream: TcpStream, app: Router, limits: ConnectionLimits, connection: Arc<Connection>,
+    stream: impl AsyncRead + AsyncWrite + Unpin, app: Router, limits: ConnectionLimits, connection: Arc<Connection>,
     mut stopped: watch::Receiver<()>,
 ) {
     let app = TowerToHyperService::new(app);

@@ -1,6 +1,7 @@
 mod bytes;
 mod clients;
 mod openapi;
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,8 +14,12 @@ use super::*;
 use crate::heartbeat::Heartbeat;
 use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
+use watermaster_settings::config::Config;
+use watermaster_settings::token::Token;
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
+/// A token that only reads.
+const READ_TOKEN: &str = "reader-reader-reader";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A served [`AdminState`]; dropping it stops the server.
@@ -36,14 +41,16 @@ impl Server {
     }
 
     fn within(limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
-        let configuration = Configuration::new(None, crate::tests::config(Mode::Shape, true));
+        Server::of(Configuration::new(None, config_with_tokens()), limits, listen, heartbeat)
+    }
+
+    fn of(configuration: Configuration, limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
         let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
         let heartbeat = Arc::new(heartbeat);
         configuration.services.replace(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
         let state = Arc::new(AdminState {
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
             configuration: Arc::new(configuration),
-            token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -97,6 +104,15 @@ impl Server {
         let mut response = agent.run(request.body(()).unwrap()).unwrap();
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
+}
+
+/// Returns the configuration of the demo with a token of each role.
+fn config_with_tokens() -> Config {
+    let mut config = crate::tests::config(Mode::Shape, true);
+    let token =
+        |name: &str, role, text: &str| AdminToken { name: name.to_owned(), role, token: Token::new(text).unwrap() };
+    config.settings.admin.tokens = vec![token("token", Role::Operate, TOKEN), token("board", Role::Read, READ_TOKEN)];
+    config
 }
 
 fn snapshot() -> ServiceSnapshot {
@@ -258,6 +274,33 @@ fn beyond_loopback_reading_needs_the_token_but_probes_do_not() {
     for path in ["/livez", "/readyz", "/metrics"] {
         assert_eq!(server.get(path).0, 200, "{path}");
     }
+}
+
+#[test]
+fn a_token_that_reads_changes_nothing() {
+    let server = Server::start(Ipv4Addr::UNSPECIFIED);
+    assert_eq!(server.request("GET", "/v1/config", Some(READ_TOKEN)).0, 200);
+    let (status, body) = server.request("POST", "/v1/reload", Some(READ_TOKEN));
+    let error = "this request needs a token with the role operate, and \"board\" has the role read";
+    assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()), (403, json!({ "error": error })));
+    assert_eq!(server.request("POST", "/v1/reload", Some("wrong-wrong-wrong-wrong")).0, 401);
+    // Without a file there is nothing to reload, but the token is accepted.
+    assert_eq!(server.request("POST", "/v1/reload", Some(TOKEN)).0, 409);
+}
+
+#[test]
+fn metrics_need_a_token_if_that_is_configured() {
+    let mut config = config_with_tokens();
+    config.settings.admin.metrics_token = true;
+    let heartbeat = Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT);
+    let configuration = Configuration::new(None, config);
+    let server = Server::of(configuration, ConnectionLimits::DEFAULT, Ipv4Addr::LOCALHOST, heartbeat);
+    assert_eq!(server.get("/metrics").0, 401);
+    assert_eq!(server.request("GET", "/metrics", Some("wrong-wrong-wrong-wrong")).0, 401);
+    for token in [TOKEN, READ_TOKEN] {
+        assert_eq!(server.request("GET", "/metrics", Some(token)).0, 200);
+    }
+    assert_eq!((server.get("/livez").0, server.get("/readyz").0), (200, 503));
 }
 
 #[test]

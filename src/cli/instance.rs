@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::Value;
 use watermaster_api::{ChangeView, NextCycle, ReloadView};
 use watermaster_tools::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use watermaster_tools::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg};
+use watermaster_tools::endpoint::{EndpointError, Reply, TokenArg, UrlArg};
 
 const HEALTH_EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,11 @@ pub struct ReloadArgs {
 /// Prints whether the instance is ready, or alive, and the reasons why not.
 pub fn health(args: &HealthArgs) -> Exit {
     let (path, word) = if args.live { ("/livez", "alive") } else { ("/readyz", "ready") };
-    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, None).get(path)) {
+    let endpoint = match args.instance.endpoint(None) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return fail(Exit::Config, error),
+    };
+    let (status, answer) = match parsed(endpoint.get(path)) {
         Ok(answer) => answer,
         Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
     };
@@ -77,8 +81,12 @@ pub fn reload(args: &ReloadArgs) -> Exit {
         Ok(token) => token,
         Err(error) => return fail(Exit::Config, error),
     };
+    let endpoint = match args.instance.endpoint(token.as_deref()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return fail(Exit::Config, error),
+    };
     let path = if args.dry_run { "/v1/reload?dry_run=true" } else { "/v1/reload" };
-    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, token.as_deref()).post(path)) {
+    let (status, answer) = match parsed(endpoint.post(path)) {
         Ok(answer) => answer,
         Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
     };

@@ -3,27 +3,28 @@
 use serde_json::Value;
 use tracing::{info, warn};
 use watermaster_api::{ChangeView, NextCycle};
-use watermaster_settings::{Settings, config::Changed};
+use watermaster_settings::{Settings, config::Changed, files::NamedFile};
 
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
-pub(super) fn describe(changed: &Changed) -> ChangeView {
-    ChangeView {
+/// Describes the keys that changed, and the files with another content, which is not shown.
+pub(super) fn described(changed: &[Changed], files: &[NamedFile]) -> Vec<ChangeView> {
+    let value = |value: &Option<Value>| value.clone().unwrap_or_default();
+    let key = |changed: &Changed| ChangeView {
         key: changed.key.to_string(),
         service: changed.service.clone(),
-        from: changed.from.clone().unwrap_or_default(),
-        to: changed.to.clone().unwrap_or_default(),
+        from: value(&changed.from),
+        to: value(&changed.to),
         origin: changed.origin.to_string(),
         doubtful_factor: changed.doubtful_factor(),
-    }
-}
-
-/// Describes another secret: its value is not shown.
-pub(super) fn renewed(property: &str) -> ChangeView {
-    let key = format!("kafka.properties_file.{property:?}");
-    let [from, to] = ["former secret", "renewed"].map(Value::from);
-    ChangeView { key, service: None, from, to, origin: "the file".to_owned(), doubtful_factor: None }
+    };
+    let file = |file: &NamedFile| {
+        let (key, origin) = (file.key.to_string(), file.path.display().to_string());
+        let [from, to] = ["former content", "content that was read now"].map(Value::from);
+        ChangeView { key, service: None, from, to, origin, doubtful_factor: None }
+    };
+    changed.iter().map(key).chain(files.iter().map(file)).collect()
 }
 
 /// Writes a line to the log.

@@ -44,6 +44,7 @@ fn look(kafka: &Kafka, configuration: &Configuration, list: Option<TopicList>) -
     }
     let warn =
         |why: &dyn std::fmt::Display| warn!("the topics that match the patterns of sources are not known: {why}");
+    let list = list.filter(|list| !list.has_old_secrets());
     let list = list.map_or_else(|| TopicList::connect(kafka, Duration::ZERO), Ok).inspect_err(|why| warn(why)).ok()?;
     let names = list.names(ANSWER_TIMEOUT).inspect_err(|why| warn(why)).ok()?;
     configuration.discovered(names);

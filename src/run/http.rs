@@ -1,7 +1,7 @@
 //! The HTTP side of a running configuration.
 
 use std::sync::{Arc, Mutex};
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, net::SocketAddr};
 
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{info, warn};
@@ -9,16 +9,13 @@ use tracing::{info, warn};
 use super::Parts;
 use crate::admin::{self, AdminState};
 use crate::metrics::Publisher;
-use watermaster_settings::Settings;
-use watermaster_settings::token::{Token, TokenError, TokenFile};
+use watermaster_settings::{Admin, Settings};
 
 /// The reason why HTTP can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("admin.listen: {listen} cannot be bound: {source}")]
     Bind { listen: SocketAddr, source: io::Error },
-    #[error("admin.token_file is {path:?}: {source}")]
-    Token { path: PathBuf, source: TokenError },
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -32,11 +29,10 @@ pub(super) struct HttpServer {
 impl HttpServer {
     /// Binds `admin.listen` and serves the figures of the engines; `/readyz` reports draining once `stop` is set.
     pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, HttpError> {
-        let (listener, address) = bind(settings.admin.listen).await?;
+        let (listener, address) = bind(&settings.admin).await?;
         let state = AdminState {
             publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
             configuration: Arc::clone(&parts.configuration),
-            token: read_token(settings)?,
             draining: Arc::clone(&parts.stop),
         };
         let (stop, stopped) = oneshot::channel();
@@ -53,17 +49,11 @@ impl HttpServer {
     }
 }
 
-async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), HttpError> {
+async fn bind(admin: &Admin) -> Result<(TcpListener, SocketAddr), HttpError> {
+    let (listen, scheme) = (admin.listen, if admin.tls.is_some() { "https" } else { "http" });
     let refused = |source| HttpError::Bind { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    info!("admin listening on http://{address}");
+    info!("admin listening on {scheme}://{address}");
     Ok((listener, address))
-}
-
-/// Reads the token again: the configuration was valid, but the file may have changed since.
-fn read_token(settings: &Settings) -> Result<Option<Token>, HttpError> {
-    let Some(path) = &settings.admin.token_file else { return Ok(None) };
-    let file = TokenFile::read(path).map_err(|source| HttpError::Token { path: path.clone(), source })?;
-    Ok(Some(file.token))
 }

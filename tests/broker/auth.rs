@@ -7,6 +7,7 @@ mod kerberos;
 mod keys;
 mod oauth;
 mod permissions;
+mod rotation;
 mod secured;
 
 use std::sync::Arc;
@@ -88,7 +89,12 @@ impl Login {
 
     /// Creates the topics and grants the documented permissions to the user. Returns when the brokers know them.
     fn rig(&self, secured: &Secured) -> Rig {
-        let rig = Rig::new(secured, &self.listener.to_lowercase(), 2, 4, TargetTime::Create);
+        self.rig_with(secured, TargetTime::Create)
+    }
+
+    /// Does as [`rig`](Login::rig), with a target of these timestamps.
+    fn rig_with(&self, secured: &Secured, time: TargetTime) -> Rig {
+        let rig = Rig::new(secured, &self.listener.to_lowercase(), 2, 4, time);
         let required = permissions::required(&rig);
         permissions::grant(secured, &required.iter().map(|permission| (self.user, permission)).collect::<Vec<_>>());
         wait_for_grants(&self.config(&rig, secured));

@@ -23,6 +23,7 @@ pub fn kafka(broker: &Broker, instance: u64) -> Kafka {
         on_data_loss: OnDataLoss::Stop,
         properties: [("broker.address.family".to_owned(), "v4".to_owned())].into(),
         secrets: Secrets::default(),
+        property_files: Default::default(),
         schema_registry: None,
     }
 }

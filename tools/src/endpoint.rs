@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use clap::Args;
 use ureq::http::{Response, Uri};
-use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::{Body, RequestBuilder};
 
 use crate::format::printable;
@@ -25,6 +25,39 @@ pub struct UrlArg {
     /// The address of the instance (admin.listen), or of the ingress in front of it
     #[arg(long, value_name = "URL", default_value_t = default_url(), value_parser = url)]
     pub url: String,
+    /// A file with the certificates (PEM) that may sign the instance's, instead of those that the system trusts
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+}
+
+/// The file gives no certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificatesError {
+    #[error("--cacert: {} cannot be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("--cacert: {} holds no certificate in PEM", path.display())]
+    None { path: PathBuf },
+}
+
+impl UrlArg {
+    /// Returns the instance, and reads the certificates to trust, if a file is named.
+    pub fn endpoint(&self, token: Option<&str>) -> Result<Endpoint, CertificatesError> {
+        self.endpoint_at(&self.url, token)
+    }
+
+    /// Returns another instance, with the same certificates.
+    pub fn endpoint_at(&self, url: &str, token: Option<&str>) -> Result<Endpoint, CertificatesError> {
+        let Some(path) = &self.cacert else { return Ok(Endpoint::new(url, token)) };
+        let text = std::fs::read(path);
+        let text = text.map_err(|source| CertificatesError::Unreadable { path: path.clone(), source })?;
+        let items = parse_pem(&text).filter_map(Result::ok);
+        let certificate = |item| if let PemItem::Certificate(certificate) = item { Some(certificate) } else { None };
+        let certificates: Vec<_> = items.filter_map(certificate).collect();
+        if certificates.is_empty() {
+            return Err(CertificatesError::None { path: path.clone() });
+        }
+        Ok(Endpoint::with_roots(url, token, certificates.into()))
+    }
 }
 
 /// The option that names the file of the token.
@@ -57,19 +90,20 @@ impl TokenArg {
     }
 }
 
-/// Returns the address of the instance on this machine. `run` reads the same variable.
+/// Returns the address of the instance on this machine. `run` reads the same variables.
 fn default_url() -> String {
-    local_url(std::env::var("WATERMASTER_ADMIN__LISTEN").ok().as_deref())
+    let scheme = if std::env::var_os("WATERMASTER_ADMIN__TLS_CERT").is_some() { "https" } else { "http" };
+    local_url(scheme, std::env::var("WATERMASTER_ADMIN__LISTEN").ok().as_deref())
 }
 
-fn local_url(listen: Option<&str>) -> String {
+fn local_url(scheme: &str, listen: Option<&str>) -> String {
     let mut address = listen.and_then(|listen| listen.parse().ok()).unwrap_or(DEFAULT_LISTEN);
     match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.set_ip(Ipv6Addr::LOCALHOST.into()),
         _ => {}
     }
-    format!("http://{address}")
+    format!("{scheme}://{address}")
 }
 
 /// Reads the URL of an instance; `http://` may be omitted.
@@ -92,14 +126,19 @@ pub fn percent_encoded(text: &str) -> String {
 /// An instance gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    #[error("{0}")]
-    Request(#[source] ureq::Error),
+    #[error("{source}{}", advice(source))]
+    Request { source: ureq::Error },
     #[error("the answer broke off: {0}")]
     Truncated(#[source] ureq::Error),
     #[error("it asks for a token: --token-file ({0})")]
     TokenNeeded(String),
     #[error("it does not accept this token ({0})")]
     TokenRefused(String),
+}
+
+fn advice(error: &ureq::Error) -> &'static str {
+    let is_untrusted = error.to_string().contains("certificate verify failed");
+    if is_untrusted { ": --cacert names the certificates to trust" } else { "" }
 }
 
 /// The status of an answer, and its text.
@@ -114,7 +153,11 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn new(url: &str, token: Option<&str>) -> Endpoint {
-        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
+        Endpoint::with_roots(url, token, RootCerts::PlatformVerifier)
+    }
+
+    fn with_roots(url: &str, token: Option<&str>, roots: RootCerts) -> Endpoint {
+        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots);
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(ANSWER_TIMEOUT))
@@ -145,11 +188,11 @@ impl Endpoint {
     }
 
     fn reply(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Reply, EndpointError> {
-        let mut response = response.map_err(EndpointError::Request)?;
+        let mut response = response.map_err(|source| EndpointError::Request { source })?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
         match response.status().as_u16() {
             401 if self.authorization.is_none() => Err(EndpointError::TokenNeeded(reason(body))),
-            401 => Err(EndpointError::TokenRefused(reason(body))),
+            401 | 403 => Err(EndpointError::TokenRefused(reason(body))),
             status => Ok((status, body.map_err(EndpointError::Truncated)?)),
         }
     }
@@ -192,7 +235,7 @@ mod tests {
             (Some("10.0.0.7:9464"), "http://10.0.0.7:9464"),
         ];
         for (listen, url) in cases {
-            assert_eq!(local_url(listen), url);
+            assert_eq!(local_url("http", listen), url);
         }
     }
 }

@@ -57,8 +57,18 @@ pub enum ConnectError {
 pub(super) struct PreflightClient {
     consumer: BaseConsumer<LoggingContext>,
     config: ClientConfig,
+    login: Login,
     /// The time of the brokers' first answer.
     connected: Instant,
+}
+
+/// Returns the properties of a client whose errors are returned: a line of the log for each would repeat them.
+fn silent_config(kafka: &Kafka) -> ClientConfig {
+    let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
+    if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
+        client::silence(&mut config);
+    }
+    config
 }
 
 impl PreflightClient {
@@ -66,17 +76,16 @@ impl PreflightClient {
     pub fn connect(
         kafka: &Kafka, mut keep_waiting: impl FnMut(&Unreachable) -> bool,
     ) -> Result<PreflightClient, ConnectError> {
-        let login = Login::new(kafka);
-        let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-        // librdkafka's errors are returned, and a line of the log for each would repeat them.
-        if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
-            client::silence(&mut config);
-        }
-        let consumer = client::consumer(&config)?;
+        let (mut login, mut config) = (Login::new(kafka), silent_config(kafka));
+        let mut consumer = client::consumer(&config)?;
         let began = Instant::now();
         let mut explanations = Explanations::default();
         while consumer.client().fetch_cluster_id(CONNECT_TIMEOUT).is_none() {
             login.renew(consumer.client());
+            if login.is_outdated() {
+                (login, config) = (Login::new(kafka), silent_config(kafka));
+                consumer = client::consumer(&config)?;
+            }
             // An event that is no record ends a poll, and with Kerberos an error stands behind lines of the log.
             (0..MAX_EVENTS).for_each(|_| drop(consumer.poll(Duration::ZERO)));
             let last_error = consumer.context().last_error();
@@ -90,7 +99,12 @@ impl PreflightClient {
                 return Err(ConnectError::Unreachable(unreachable));
             }
         }
-        Ok(PreflightClient { consumer, config, connected: Instant::now() })
+        Ok(PreflightClient { consumer, config, login, connected: Instant::now() })
+    }
+
+    /// Returns true if secrets have changed that only another client takes.
+    pub fn has_old_secrets(&self) -> bool {
+        self.login.is_outdated()
     }
 
     pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
@@ -105,6 +119,7 @@ impl PreflightClient {
 
     /// Returns the names of all topics that may be seen.
     pub fn topic_names(&self, timeout: Duration) -> Result<Vec<String>, ClientError> {
+        self.login.renew(self.consumer.client());
         // Serves errors that wait to be logged.
         self.consumer.poll(Duration::ZERO);
         let metadata = self.consumer.fetch_metadata(None, timeout)?;

@@ -1,6 +1,7 @@
 use std::path::Path;
 
-use watermaster_settings::{config::Config, token::Token};
+use watermaster_settings::config::Config;
+use watermaster_settings::token::{SharedToken, Token};
 
 use super::*;
 use crate::dead_letters::{Header, Outgoing};
@@ -19,8 +20,8 @@ topic = \"loans\"
 ";
 const TICKET: Ticket<'_> = Ticket { job: "monday", topic: "dead", partition: 2, offset: 7, client: "redrive" };
 
-fn key(text: &str) -> Token {
-    Token::new(text).unwrap()
+fn key(text: &str) -> SharedToken {
+    SharedToken::new(Token::new(text).unwrap())
 }
 
 fn service() -> Service {
@@ -36,7 +37,7 @@ fn outgoing() -> Outgoing {
 }
 
 fn seal(service: &Service) -> Header {
-    TICKET.seal(service.redrive_key.as_ref().unwrap(), &outgoing())
+    TICKET.seal(&service.redrive_key.as_ref().unwrap().get(), &outgoing())
 }
 
 /// Returns the record as `run` reads it from its topic.
@@ -117,7 +118,7 @@ fn a_changed_field_or_another_key_makes_a_header_void() {
 #[test]
 fn a_client_may_have_semicolons() {
     let service = Service { redrive_client: "a;b;".to_owned(), ..service() };
-    let seal = Ticket { client: "a;b;", ..TICKET }.seal(service.redrive_key.as_ref().unwrap(), &outgoing());
+    let seal = Ticket { client: "a;b;", ..TICKET }.seal(&service.redrive_key.as_ref().unwrap().get(), &outgoing());
     assert!(counts(&read(&outgoing(), &seal), &service, "loans"));
 }
 
@@ -132,7 +133,7 @@ fn a_timestamp_that_is_not_the_senders_is_not_compared() {
     assert!(counts(&record, &service, "loans"));
     for timestamp_ms in [0, NO_TIMESTAMP] {
         let sent = Outgoing { timestamp_ms, ..outgoing() };
-        let seal = TICKET.seal(service.redrive_key.as_ref().unwrap(), &sent);
+        let seal = TICKET.seal(&service.redrive_key.as_ref().unwrap().get(), &sent);
         assert!(counts(&read(&Outgoing { timestamp_ms: 1_000, ..sent }, &seal), &service, "loans"));
     }
 }

@@ -51,8 +51,8 @@ impl fmt::Display for Changed {
 }
 
 impl Config {
-    /// Returns the differences to another configuration, in the order of their keys. A service or a source that came or
-    /// went is one.
+    /// Returns the differences to another configuration, in the order of their keys. A service, a token or a source that
+    /// came or went is one.
     ///
     /// # Errors
     /// One for each key that takes a restart to change.
@@ -83,7 +83,7 @@ impl Config {
             }
         }
         if errors.is_empty() {
-            errors.extend(self.hidden_change(to).or_else(|| self.changed_redrive_key(to)));
+            errors.extend(self.hidden_change(to));
         }
         if errors.is_empty() {
             Ok(changed.into_values().collect())
@@ -123,22 +123,6 @@ impl Config {
             origin: self.effective.iter().find(|entry| entry.key == servers)?.origin.clone(),
         })
     }
-
-    /// Returns the error for a service whose file has another key for redriven records.
-    fn changed_redrive_key(&self, to: &Config) -> Option<ConfigError> {
-        let before = |name: &str| self.settings.services.iter().find(|service| service.name == name);
-        let is_changed =
-            |service: &Service| before(&service.name).is_some_and(|before| before.redrive_key != service.redrive_key);
-        let at = to.settings.services.iter().position(is_changed)?;
-        let key = KeyPath::default().child("service").element(at).child("redrive_key_file");
-        Some(ConfigError {
-            service: Some(to.settings.services[at].name.clone()),
-            problem: "is the path of a file with another key now".to_owned(),
-            allowed: RESTART.to_owned(),
-            origin: to.effective.iter().find(|entry| entry.key == key)?.origin.clone(),
-            key,
-        })
-    }
 }
 
 /// Returns whether all instances of a group must have the same value of this key at any time.
@@ -169,16 +153,18 @@ fn needs_restart(
     }
 }
 
-/// Returns the number of steps to the service or source of a stable key that only one of the configurations has.
+/// Returns the number of steps to the service, token or source of a stable key that only one of the configurations has.
 fn changed_element(
     key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
 ) -> Option<usize> {
     let segments = key.segments();
-    [("service", NAMES[0], 2), ("source", NAMES[1], 4)].into_iter().find_map(|(list, name, depth)| {
-        let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
-        let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
-        (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
-    })
+    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4)].into_iter().find_map(
+        |(list, name, depth)| {
+            let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
+            let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
+            (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
+        },
+    )
 }
 
 /// Returns the entries by stable keys, in which services and sources have names for positions: positions shift when one

@@ -1,6 +1,6 @@
 //! The sections `kafka` and `admin`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use humantime::format_duration;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, registry, values};
-use crate::model::{Admin, GroupProtocol, Kafka};
+use crate::model::{Admin, AdminToken, GroupProtocol, Kafka, Role};
 use crate::reader::{Section, ValueError, similar};
 use crate::secrets::{Secrets, without_line_end};
-use crate::{properties, read_struct, token::Token, token::TokenFile};
+use crate::{properties, read_struct, tls::TlsIdentity, token::Token, token::TokenFile};
 
 /// The most that `min_commit_interval` is by default.
 const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(20);
@@ -19,16 +19,48 @@ const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(20);
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
     let host = gethostname::gethostname();
+    let group_protocol = section.get("group_protocol");
+    let mut properties = properties(section, group_protocol, rules);
+    let mut secrets = secrets(section, group_protocol, rules);
+    let property_files = read_property_files(&mut properties, &mut secrets);
     read_struct!(Kafka {
-        [section => delivery, group_protocol, commit_interval, start_from, on_foreign_offset, on_data_loss]
+        [section => delivery, commit_interval, start_from, on_foreign_offset, on_data_loss]
+        group_protocol: group_protocol,
         min_commit_interval: min_commit_interval(section, commit_interval),
         bootstrap_servers: section.text("bootstrap_servers", values::servers),
         group_id: section.text("group_id", values::group_id),
         instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
-        properties: Some(properties(section, group_protocol, rules)),
-        secrets: Some(secrets(section, group_protocol, rules)),
+        properties: Some(properties),
+        secrets: Some(Secrets::new(secrets)),
+        property_files: Some(property_files),
         schema_registry: registry::schema_registry(&section.table("schema_registry")),
     })
+}
+
+/// Moves certificates and keys from the files that properties name into the secrets. Returns all files that properties
+/// name.
+fn read_property_files(
+    properties: &mut BTreeMap<String, String>, secrets: &mut BTreeMap<String, String>,
+) -> BTreeMap<String, PathBuf> {
+    let files = properties.iter().filter(|(name, _)| properties::names_file(name));
+    let files: BTreeMap<_, _> = files.map(|(name, path)| (name.clone(), PathBuf::from(path))).collect();
+    for (location, pem) in properties::PEM_FILES {
+        let is_free = !properties.contains_key(pem) && !secrets.contains_key(pem);
+        let Some(text) = files.get(location).filter(|_| is_free).and_then(|path| pem_text(path)) else { continue };
+        properties.remove(location);
+        secrets.insert(pem.to_owned(), text);
+    }
+    files
+}
+
+/// Returns the text of a file in PEM. librdkafka reads the others itself, and tells what is wrong with them: folders of
+/// certificates, and files with lists of revoked ones, which it takes only by their path.
+fn pem_text(path: &Path) -> Option<String> {
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    // A comment between certificates may be of any encoding.
+    let text = String::from_utf8_lossy(&std::fs::read(path).ok().filter(|_| is_file)?).into_owned();
+    let is_plain = !["\0", "BEGIN X509 CRL", "BEGIN TRUSTED CERTIFICATE"].iter().any(|other| text.contains(other));
+    Some(text).filter(|text| is_plain && text.contains("-----BEGIN "))
 }
 
 fn min_commit_interval(section: &Section<'_>, longest: Option<Duration>) -> Option<Duration> {
@@ -72,7 +104,7 @@ fn warn_of_unused(section: &Section<'_>, properties: &BTreeMap<String, String>) 
 }
 
 /// Reads the properties that have their values in files.
-fn secrets(section: &Section<'_>, protocol: Option<GroupProtocol>, rules: PropertyRules) -> Secrets {
+fn secrets(section: &Section<'_>, protocol: Option<GroupProtocol>, rules: PropertyRules) -> BTreeMap<String, String> {
     let (written, files) = (section.table("properties"), section.table("properties_file"));
     let mut secrets = BTreeMap::new();
     for (name, path) in files.free_scalars() {
@@ -93,7 +125,7 @@ fn secrets(section: &Section<'_>, protocol: Option<GroupProtocol>, rules: Proper
         }
         files.show(name, Some(json!(path)), files.origin(name));
     }
-    Secrets::new(secrets)
+    secrets
 }
 
 /// Refuses a property that the protocol or the brokers own.
@@ -142,17 +174,82 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
 /// Reads `[admin]`.
 pub fn admin(section: &Section<'_>) -> Option<Admin> {
     let listen = section.text("listen", |text| text.parse::<SocketAddr>().map_err(|_| ValueError::NotAllowed));
-    let token_file = section.optional("token_file", |path| token(section, "token_file", path).map(|_| path.into()));
-    if let (Some(listen), Some(None)) = (listen, &token_file)
+    let tokens = tokens(section);
+    if let (Some(listen), Some([])) = (listen, tokens.as_deref())
         && !listen.ip().to_canonical().is_loopback()
     {
         section.refuse(
             "listen",
-            format!("is \"{listen}\", beyond loopback, and there is no admin.token_file"),
-            "a loopback address such as \"127.0.0.1:9464\", or any address together with admin.token_file",
+            format!("is \"{listen}\", beyond loopback, and there is neither admin.token_file nor [[admin.token]]"),
+            "a loopback address such as \"127.0.0.1:9464\", or any address together with a token",
         );
     }
-    read_struct!(Admin { [section => metrics_clients] listen: listen, token_file: token_file })
+    read_struct!(Admin {
+        [section => metrics_clients, metrics_token]
+        listen: listen,
+        tokens: tokens,
+        tls: tls(section),
+    })
+}
+
+/// The name of the token in `admin.token_file`.
+const FIRST_TOKEN: &str = "token";
+
+/// Reads the tokens: that of `token_file`, which may do everything, then the named ones.
+fn tokens(section: &Section<'_>) -> Option<Vec<AdminToken>> {
+    let first = section.optional("token_file", |path| token(section, "token_file", path));
+    let tables = section.tables("token");
+    let named = tables.iter().map(|table| {
+        read_struct!(AdminToken {
+            [table => role]
+            name: table.text("name", values::service_name),
+            token: table.text("file", |path| token(table, "file", path)),
+        })
+    });
+    let named: Vec<_> = named.collect();
+    let first = first?.map(|token| AdminToken { name: FIRST_TOKEN.to_owned(), role: Role::Operate, token });
+    let mut tokens: Vec<_> = first.into_iter().collect();
+    for (table, named) in tables.iter().zip(named) {
+        let named = named?;
+        if tokens.iter().any(|other| other.name == named.name) {
+            let problem = format!("is {:?}, as that of another token", named.name);
+            let allowed = format!("a name of its own; the token of admin.token_file has the name {FIRST_TOKEN:?}");
+            table.refuse("name", problem, allowed);
+        } else if let Some(other) = tokens.iter().find(|other| other.token == named.token) {
+            table.refuse("file", format!("holds the token {:?}", other.name), "a token of its own");
+        }
+        tokens.push(named);
+    }
+    Some(tokens)
+}
+
+/// Reads the certificate and its key. The outer `None` says that one of them is wrong.
+fn tls(section: &Section<'_>) -> Option<Option<TlsIdentity>> {
+    let path = |text: &str| Ok::<_, values::TextError>(PathBuf::from(text));
+    let (certificate, key) = (section.optional("tls_cert", path)?, section.optional("tls_key", path)?);
+    let (certificate, key) = match (certificate, key) {
+        (None, None) => return Some(None),
+        (Some(certificate), Some(key)) => (certificate, key),
+        (certificate, _) => {
+            let (missing, other) =
+                if certificate.is_none() { ("tls_cert", "tls_key") } else { ("tls_key", "tls_cert") };
+            section.refuse(missing, format!("is missing beside {other}"), "both of them, or none");
+            return None;
+        }
+    };
+    match TlsIdentity::read(&certificate, &key) {
+        Ok(identity) => {
+            if let Some(expired) = &identity.expired {
+                section.warn("tls_cert", format!("is {certificate:?}, which expired on {expired}"), "a renewed one");
+            }
+            Some(Some(identity))
+        }
+        Err(error) => {
+            let allowed = "a certificate and its key, each in PEM, in files that can be read";
+            section.refuse("tls_cert", format!("does not work with tls_key: {error}"), allowed);
+            None
+        }
+    }
 }
 
 /// Reads the secret in the file at `path`, the value of a key of this section.

@@ -8,7 +8,8 @@ use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
 use crate::model::{
-    DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom,
+    DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, Role,
+    StartFrom,
 };
 use crate::reader::Fallback::{Derived, Required, Text, Unset};
 use crate::reader::Kind::{Addresses, Choice, Count, Decimal, Flag, Size, Texts};
@@ -66,8 +67,8 @@ const fn millis(n: u64) -> Duration {
 
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
 const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
-const FILE: Kind = Kind::Text("the path of a file of UTF-8 text that can be read");
-const TOKEN_FILE: Kind = Kind::Text(
+const FILE: Kind = Kind::File("the path of a file of UTF-8 text that can be read");
+const TOKEN_FILE: Kind = Kind::File(
     "the path of a file that can be read, that not every user may write, with a token of at least 16 characters and at \
      most 4096 bytes",
 );
@@ -86,7 +87,7 @@ pub static SCHEMA: Schema = Schema {
         &[],
         &[
             section("kafka", Shape::Table, KAFKA, &PROPERTIES),
-            section("admin", Shape::Table, ADMIN, &[]),
+            section("admin", Shape::Table, ADMIN, &[section("token", Shape::OptionalList, ADMIN_TOKEN, &[])]),
             section("log", Shape::Table, LOG, &[]),
             section("service", Shape::Services, SERVICE, &SERVICE_SECTIONS),
         ],
@@ -147,8 +148,17 @@ const ADMIN: &[Key] = &[
         Kind::Text("an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\""),
         Text("127.0.0.1:9464"),
     ),
-    key("token_file", TOKEN_FILE, Unset),
+    reloaded_key("token_file", TOKEN_FILE, Unset),
+    reloaded_key("metrics_token", Flag, Text("false")),
+    key("tls_cert", Kind::File("the path of a file with certificates in PEM, the server's first"), Unset),
+    key("tls_key", Kind::File("the path of a file with the private key of tls_cert in PEM, not encrypted"), Unset),
     key("metrics_clients", Count(0, 100_000), Text("200")),
+];
+
+const ADMIN_TOKEN: &[Key] = &[
+    reloaded_key("name", Kind::Text("1 to 64 letters, digits, dashes or underscores"), Required),
+    reloaded_key("file", TOKEN_FILE, Required),
+    reloaded_key("role", Choice(Role::VARIANTS), Required),
 ];
 
 const LOG: &[Key] = &[key("format", Choice(LogFormat::VARIANTS), Text("auto"))];

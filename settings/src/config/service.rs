@@ -11,7 +11,7 @@ use crate::model::{ClientFrom, Service, Source, SourcePattern};
 use crate::pattern::TopicPattern;
 use crate::read_struct;
 use crate::reader::{Origin, Section};
-use crate::token::Token;
+use crate::token::SharedToken;
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
@@ -78,13 +78,13 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
 }
 
 /// Reads the key of redriven records. Without it, a table of the redrive's client has no effect on them.
-fn redrive_key(section: &Section<'_>, client: Option<&str>, configured: &[&str]) -> Option<Option<Token>> {
+fn redrive_key(section: &Section<'_>, client: Option<&str>, configured: &[&str]) -> Option<Option<SharedToken>> {
     let key = section.optional("redrive_key_file", |path| kafka::token(section, "redrive_key_file", path))?;
     if let Some(client) = client.filter(|client| key.is_none() && configured.contains(client)) {
         let problem = format!("is not set, so redriven records count for their senders, not for the client {client:?}");
         section.warn("redrive_key_file", problem, "the path of a file with a key for run and dlq redrive");
     }
-    Some(key)
+    Some(key.map(SharedToken::new))
 }
 
 fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {

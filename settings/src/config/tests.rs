@@ -381,3 +381,46 @@ fn a_schema_registry_has_a_url_and_perhaps_a_login_that_is_never_shown() {
     let both = format!("url = \"http://r\"\nusername = \"wm\"\npassword = \"hush\"\npassword_file = {file:?}");
     assert!(with(&both).unwrap_err().contains("stands beside password"));
 }
+
+#[test]
+fn every_file_that_a_configuration_names_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, "-----BEGIN a token of sixteen characters").unwrap();
+        path
+    };
+    let text = format!(
+        "[kafka.properties]\n\"ssl.ca.location\" = {:?}\n\"ssl.keystore.location\" = {:?}\n\
+         \"security.protocol\" = \"SSL\"\n[kafka.properties_file]\n\"sasl.password\" = {:?}\n\
+         [kafka.schema_registry]\nurl = \"https://r\"\nusername = \"wm\"\npassword_file = {:?}\nca_file = {:?}\n\
+         [admin]\ntoken_file = {:?}\n{}",
+        file("ca"),
+        file("store"),
+        file("password"),
+        file("registry"),
+        file("registry-ca"),
+        file("token"),
+        RIGHT.replace("capacity =", &format!("redrive_key_file = {:?}\ncapacity =", file("redrive")))
+    );
+    let config = read(&text, &[]).unwrap();
+    let names = config.files.iter().map(|file| file.path.file_name().unwrap().to_string_lossy().into_owned());
+    let names: std::collections::BTreeSet<_> = names.collect();
+    assert_eq!(
+        names.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["ca", "password", "redrive", "registry", "registry-ca", "store", "token"]
+    );
+    let anew = config.files.iter().filter(|file| file.needs_clients()).map(|file| file.key.to_string());
+    let anew: Vec<_> = anew.collect();
+    assert_eq!(anew, ["kafka.properties.\"ssl.ca.location\"", "kafka.properties.\"ssl.keystore.location\""]);
+    // Every client gets the text that was read with the configuration.
+    let properties = config.settings.kafka.all_properties();
+    assert!(properties["ssl.ca.pem"].starts_with("-----BEGIN") && !properties.contains_key("ssl.ca.location"));
+    assert!(properties.contains_key("ssl.keystore.location"));
+    // Kinds tell the files of all other keys, so that a new key can't be forgotten.
+    let keys = SCHEMA.keys();
+    let named = keys.iter().filter(|(_, key)| key.name.ends_with("_file"));
+    for (section, key) in named {
+        assert!(matches!(key.kind, crate::reader::Kind::File(_)), "{}", section.child(key.name));
+    }
+}

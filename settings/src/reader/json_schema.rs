@@ -35,6 +35,7 @@ fn object(section: &SectionSchema) -> Value {
                 json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } })
             }
             Shape::Services | Shape::List => json!({ "type": "array", "items": object(inner), "minItems": 1 }),
+            Shape::OptionalList => json!({ "type": "array", "items": object(inner) }),
             Shape::Map => json!({ "type": "object", "additionalProperties": object(inner) }),
             Shape::Variant => continue,
         };
@@ -66,7 +67,9 @@ fn of_kind(kind: Kind) -> Value {
         Kind::Choice(names) => json!({ "enum": names }),
         Kind::DecimalOrPercent(_) => return json!({ "type": ["number", "string"] }),
         Kind::Size(..) => return json!({ "type": ["integer", "string"] }),
-        Kind::Duration(..) | Kind::Text(_) | Kind::Addresses(_) | Kind::Secret(_) => return json!({ "type": "string" }),
+        Kind::Duration(..) | Kind::Text(_) | Kind::File(_) | Kind::Addresses(_) | Kind::Secret(_) => {
+            return json!({ "type": "string" });
+        }
         Kind::Texts(_) => return json!({ "type": "array", "items": { "type": "string" }, "minItems": 1 }),
         Kind::Integers(_) => {
             return json!({ "type": ["integer", "array"], "items": { "type": "integer" }, "minItems": 1 });

@@ -147,9 +147,9 @@ impl<'a> Section<'a> {
 
     /// Notes the value of a key for the effective configuration.
     pub fn show(&self, name: &str, value: Option<Value>, origin: Origin) {
-        let (key, reloads) =
-            (self.path.child(name), self.schema.keys.iter().any(|key| key.name == name && key.reloads));
-        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin, reloads });
+        let (key, row) = (self.path.child(name), self.schema.keys.iter().find(|key| key.name == name));
+        let (reloads, is_file) = row.map_or((false, false), |row| (row.reloads, matches!(row.kind, Kind::File(_))));
+        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin, reloads, is_file });
     }
 }
 

@@ -36,8 +36,10 @@ pub enum Shape {
     Table,
     /// `[name]`, with keys that are not in the schema.
     FreeTable,
-    /// `[[name]]`, any number of them.
+    /// `[[name]]`, any number of them, at least one.
     List,
+    /// `[[name]]`, any number of them, or none.
+    OptionalList,
     /// `[[name]]`, each a service with a key `name`, which errors beneath it tell.
     Services,
     /// `[name.KEY]`, with a KEY of the user's choice.
@@ -88,6 +90,8 @@ pub enum Kind {
     /// One of these names.
     Choice(&'static [&'static str]),
     Text(&'static str),
+    /// The path of a file that the program reads again when it changes.
+    File(&'static str),
     /// Network addresses. A text with `@` is never shown: a password may stand before it.
     Addresses(&'static str),
     /// A text that is never shown.
@@ -116,6 +120,7 @@ impl Kind {
             Kind::Decimal(allowed)
             | Kind::DecimalOrPercent(allowed)
             | Kind::Text(allowed)
+            | Kind::File(allowed)
             | Kind::Addresses(allowed)
             | Kind::Secret(allowed)
             | Kind::Texts(allowed)

@@ -142,7 +142,7 @@ impl<'a> Section<'a> {
         self.inner(node, path, schema)
     }
 
-    /// Returns the tables of the list `name`, which needs at least one.
+    /// Returns the tables of the list `name`, which needs at least one unless it is optional.
     pub fn tables(&self, name: &str) -> Vec<Section<'a>> {
         let (path, schema) = (self.path.child(name), self.schema.section(name));
         match self.written(name).map(|node| &node.content) {
@@ -150,6 +150,7 @@ impl<'a> Section<'a> {
                 let table = |(at, item)| self.element(path.element(at), item, schema);
                 items.iter().enumerate().filter_map(table).collect()
             }
+            None if schema.shape == Shape::OptionalList => Vec::new(),
             other => {
                 let problem = other.map_or("is missing".to_owned(), |value| format!("is {}", value.describe()));
                 self.refuse(name, problem, format!("at least one [[{}]]", path.header()));

@@ -52,6 +52,7 @@ impl ScalarForm {
             Kind::Duration(..)
             | Kind::Choice(_)
             | Kind::Text(_)
+            | Kind::File(_)
             | Kind::Addresses(_)
             | Kind::Secret(_)
             | Kind::Texts(_) => self == ScalarForm::Text,

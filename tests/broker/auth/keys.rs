@@ -23,7 +23,7 @@ pub struct Keys {
 
 impl Keys {
     /// Makes two certificate authorities, `ca` and `other-ca`; of the first one the certificates `broker`,
-    /// `elsewhere` (of another host), `expired` and `watermaster` (of a client).
+    /// `elsewhere` (of another host), `expired` `watermaster` and `renewed` (of clients).
     pub fn new() -> Keys {
         let keys = Keys { dir: temporary_directory() };
         std::fs::write(keys.path("ca.conf"), AUTHORITY).expect("the folder can be written");
@@ -34,7 +34,9 @@ impl Keys {
         keys.certify("broker", BROKERS, "20491231235959Z");
         keys.certify("elsewhere", "DNS:kafka.elsewhere.example", "20491231235959Z");
         keys.certify("expired", BROKERS, "20200102000000Z");
-        keys.certify("watermaster", "DNS:watermaster", "20491231235959Z");
+        for client in ["watermaster", "renewed"] {
+            keys.certify(client, "DNS:watermaster", "20491231235959Z");
+        }
         keys
     }
 

@@ -19,6 +19,7 @@ use watermaster_kafka::{KafkaError, embedded::Embedded};
 use watermaster_settings::{Kafka, Service, config::Config};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
+use crate::endpoint::Endpoint;
 use crate::load::session::{Session, SessionError};
 use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
@@ -138,7 +139,7 @@ fn show<R: RunningInstance>(
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
     let (url, length) = (format!("http://{address}"), Duration::from_secs(args.seconds));
-    let (instance, view) = (Instance::new(&url, None, None), View::new(length, args.output.format));
+    let (instance, view) = (Instance::new(Endpoint::new(&url, None), None), View::new(length, args.output.format));
     let stage = Stage { kafka, service, length, interrupts, instance, app: App::new(url, false), view };
     let summary = stage.play(|| running.has_ended());
     let stopped = running.stop().map_err(DemoError::Stopped);

@@ -42,7 +42,7 @@ pub struct FateRules<'s> {
     /// `None` if there is no such limit.
     pub max_attempts: Option<u64>,
     /// The key of the header by which records count for the redrive's client; `None` if it is left out.
-    pub key: Option<&'s Token>,
+    pub key: Option<Token>,
     /// The job, and the topic of its dead letters, which that header names.
     pub job: &'s str,
     pub topic: &'s str,
@@ -103,7 +103,7 @@ impl FateRules<'_> {
         headers.push((headers::ATTEMPT.to_vec(), Some(origin.attempt.to_string().into_bytes())));
         let (key, value) = (record.key.clone(), record.value.clone());
         let mut outgoing = Outgoing { topic: topic.to_owned(), key, value, headers, timestamp_ms };
-        if let Some(key) = self.key {
+        if let Some(key) = &self.key {
             let Letter { partition, offset, .. } = *letter;
             let Service { redrive_client: client, .. } = self.service;
             let ticket = Ticket { job: self.job, topic: self.topic, partition, offset, client };

@@ -10,7 +10,7 @@ use watermaster_kafka::dead_letters::{
 };
 use watermaster_kafka::dead_letters::{ensure_ledger, ensure_parking};
 use watermaster_kafka::{ask::AskError, headers};
-use watermaster_settings::{Kafka, Service};
+use watermaster_settings::{Kafka, Service, token::SharedToken};
 
 use super::dry_run::dry_run;
 use super::origin::Origin;
@@ -113,14 +113,14 @@ fn plan<'s>(
 ) -> Result<FateRules<'s>, DlqError> {
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
-    let key = service.redrive_key.as_ref().filter(|_| wanted);
+    let key = service.redrive_key.as_ref().filter(|_| wanted).map(SharedToken::get);
     if wanted && key.is_none() {
         let name = &service.name;
         eprintln!("records count for the clients that sent them first: service {name} has no redrive_key_file");
     }
     let forbids = |allowed: &Option<Vec<String>>| allowed.as_ref().is_some_and(|allowed| !allowed.contains(client));
     let forbidding = service.sources.iter().find(|source| forbids(&source.allowed_clients));
-    if let (Some(source), Some(_)) = (forbidding, key) {
+    if let (Some(source), Some(_)) = (forbidding, &key) {
         let text = format!("the source {} does not allow the client {client:?}", source.topic);
         return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
     }

@@ -80,9 +80,9 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Prepares to ask the instance at `url` for one service or all.
-    pub fn new(url: &str, token: Option<&str>, service: Option<String>) -> Instance {
-        Instance { endpoint: Endpoint::new(url, token), service }
+    /// Prepares to ask an instance for one service or all.
+    pub fn new(endpoint: Endpoint, service: Option<String>) -> Instance {
+        Instance { endpoint, service }
     }
 
     /// Asks for the services.
@@ -239,7 +239,8 @@ pub mod tests {
 
     #[test]
     fn an_unknown_service_is_an_error_that_names_the_known_ones() {
-        let error = Instance::new("http://x", None, Some("kyb".to_owned())).choose(vec![service()]).unwrap_err();
+        let error =
+            Instance::new(Endpoint::new("http://x", None), Some("kyb".to_owned())).choose(vec![service()]).unwrap_err();
         assert_eq!(error.to_string(), "it has no service \"kyb\"; there is: kyc");
     }
 

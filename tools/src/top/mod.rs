@@ -27,7 +27,7 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::endpoint::{TokenArg, TokenFileError, UrlArg, url};
+use crate::endpoint::{CertificatesError, TokenArg, TokenFileError, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
 use fleet::Fleet;
@@ -66,6 +66,8 @@ pub struct TopArgs {
 enum TopError {
     #[error(transparent)]
     TokenFile(#[from] TokenFileError),
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
     #[error("{url}: {source}")]
     Fetch { url: String, source: FetchError },
     #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
@@ -78,7 +80,7 @@ pub fn run(args: &TopArgs) -> Exit {
         Ok(()) => Exit::Done,
         Err(error) => {
             let exit = match &error {
-                TopError::TokenFile(_) => Exit::Config,
+                TopError::TokenFile(_) | TopError::Certificates(_) => Exit::Config,
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };
@@ -89,8 +91,11 @@ pub fn run(args: &TopArgs) -> Exit {
 
 fn show(args: &TopArgs) -> Result<(), TopError> {
     let (url, token) = (&args.instance.url, args.token.read()?);
-    let instance = |url: &String| (url.clone(), Instance::new(url, token.as_deref(), args.service.clone()));
-    let fleet = Fleet([url].into_iter().chain(&args.others).map(instance).collect());
+    let mut fleet = Fleet(Vec::new());
+    for url in [url].into_iter().chain(&args.others) {
+        let endpoint = args.instance.endpoint_at(url, token.as_deref())?;
+        fleet.0.push((url.clone(), Instance::new(endpoint, args.service.clone())));
+    }
     if let Some(client) = &args.client {
         let found = fleet.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {

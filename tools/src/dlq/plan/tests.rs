@@ -3,6 +3,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use watermaster_settings::config::Config;
+use watermaster_settings::token::{SharedToken, Token};
 
 use super::*;
 
@@ -19,11 +20,11 @@ topic = \"loans\"
 fn service() -> Service {
     let config = Config::parse(CONFIG, Path::new("test.toml"), [], watermaster_kafka::PROPERTY_RULES);
     let service = config.unwrap_or_else(|errors| panic!("{errors}")).settings.services.remove(0);
-    Service { redrive_key: Token::new("the key of the service").ok(), ..service }
+    Service { redrive_key: Token::new("the key of the service").ok().map(SharedToken::new), ..service }
 }
 
 fn plan(service: &Service) -> FateRules<'_> {
-    let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref());
+    let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref().map(SharedToken::get));
     let parked = "dead.parked".to_owned();
     FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, parked, beside: &[] }
 }
@@ -32,7 +33,7 @@ fn plan(service: &Service) -> FateRules<'_> {
 fn seal(service: &Service, sent: &Outgoing) -> Header {
     let ticket = Ticket { job: "monday", topic: "dead", partition: 0, offset: 9, client: "redrive" };
     let first = Outgoing { headers: sent.headers[..sent.headers.len() - 1].to_vec(), ..sent.clone() };
-    ticket.seal(service.redrive_key.as_ref().unwrap(), &first)
+    ticket.seal(&service.redrive_key.as_ref().unwrap().get(), &first)
 }
 
 fn origin(attempt: u64) -> Origin {

@@ -1,0 +1,178 @@
+//! Secrets that are renewed while records flow, in files that are swapped as Kubernetes swaps those of a Secret.
+
+use std::collections::HashMap;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::exactly_once::STOP_TIMEOUT;
+use crate::rig::{DEAD_LETTER_PARTITIONS, TARGET_PARTITIONS};
+use crate::support::judge::Judge;
+use crate::support::own_broker::temporary_directory;
+use crate::support::producer::Load;
+use crate::support::record::{Identity, Record};
+use crate::support::wait::let_the_fault_last;
+use crate::support::watermaster::{START_TIMEOUT, Watermaster};
+
+const PER_SECOND: u64 = 300;
+/// The longest that a record may wait because a secret is renewed.
+const MAX_PAUSE_MS: i64 = 2_000;
+
+/// The volume of a Secret: `NAME` is a link to `..data/NAME`, and `..data` one to the folder of a version.
+struct Volume(TempDir);
+
+impl Volume {
+    fn new(files: &[(&str, String)]) -> Volume {
+        let volume = Volume(temporary_directory());
+        volume.swap(files);
+        for (name, _) in files {
+            symlink(format!("..data/{name}"), volume.path(name)).expect("a link");
+        }
+        volume
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Replaces all files at once.
+    fn swap(&self, files: &[(&str, String)]) {
+        let versions = std::fs::read_dir(self.0.path()).expect("the volume").count();
+        let version = format!("..{versions}");
+        std::fs::create_dir(self.path(&version)).expect("a folder");
+        for (name, text) in files {
+            std::fs::write(self.path(&version).join(name), text).expect("a file");
+        }
+        symlink(&version, self.path("..tmp")).expect("a link");
+        std::fs::rename(self.path("..tmp"), self.path("..data")).expect("the links are swapped");
+    }
+}
+
+/// Runs the program under load while `rotate` renews a secret; `after` may then make sure that the former one is of no
+/// use. Asserts that no record is lost, repeated or kept waiting.
+fn rotate_under_load(
+    secured: &Secured, rig: &Rig, config: &Config, rotate: impl FnOnce(&Watermaster), after: impl FnOnce(&Watermaster),
+) {
+    let mut watermaster = Watermaster::spawn_with(config, &["--watch"]);
+    watermaster.wait_ready(START_TIMEOUT);
+    let sources = rig.sources.clone();
+    let load = Load::start(secured, PER_SECOND, move |n| numbered(&sources, n));
+    let mut follower = follow(secured, rig);
+    follower.wait_for(3 * PER_SECOND, DRAIN_TIMEOUT);
+    let before = follower.seen() as u64;
+    rotate(&watermaster);
+    after(&watermaster);
+    watermaster.assert_running();
+    let seen = follower.seen() as u64;
+    follower.wait_for(seen + 3 * PER_SECOND, DRAIN_TIMEOUT);
+    let sent = load.stop();
+    follower.wait_for(sent, DRAIN_TIMEOUT);
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
+
+    let client = |record: &Record| record.header("client-id").map(str::to_owned);
+    let judge = Judge {
+        identity: Identity::Value,
+        service: "kyc",
+        client_of: &client,
+        reasons: &[],
+        admits_all: false,
+        target_partitions: TARGET_PARTITIONS,
+        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
+        keeps_timestamps: false,
+        repeats_allowed: 0,
+    };
+    let (sources, target) = (rig.read_sources(), rig.read_target());
+    let verdict = judge.judge(&sources, &target, &rig.read_dead_letter());
+    assert_eq!(verdict.assert_right().admitted, sent);
+    // The broker sets the time at which a record arrives in the target.
+    let number = |record: &Record| Identity::Value.of(record).expect("a numbered record");
+    let sent_at: HashMap<u64, i64> = sources.iter().map(|record| (number(record), record.timestamp)).collect();
+    let waited = |record: &Record| (number(record), record.timestamp - sent_at[&number(record)]);
+    let waits: Vec<_> = target.iter().map(waited).collect();
+    let longest = |of: &dyn Fn(u64) -> bool| waits.iter().filter(|(n, _)| of(*n)).map(|(_, wait)| *wait).max().unwrap();
+    let (normal, rotated) = (longest(&|n| n < before), longest(&|n| n >= before));
+    eprintln!("{}: {sent} records; the longest wait was {normal} ms before, {rotated} ms from then on", rig.name);
+    assert!(rotated <= normal + MAX_PAUSE_MS, "{rotated} ms, {normal} ms before the secret was renewed");
+}
+
+fn wait_for_line(watermaster: &Watermaster, words: &[&str]) {
+    wait_until("a line of the log", DRAIN_TIMEOUT, || {
+        watermaster.log().lines().any(|line| words.iter().all(|word| line.contains(word)))
+    });
+}
+
+/// The old certificate is denied everything once the new one is in use, so a client that still had it would fail.
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_renewed_client_certificate_is_used_without_a_restart() {
+    let secured = Secured::start(Arc::new(Keys::new()), &[("MTLS", "SSL")], vec![], vec![]);
+    let read = |file: &str| std::fs::read_to_string(secured.keys.path(file)).expect("a file of the keys");
+    let files = |name: &str| [("tls.crt", read(&format!("{name}.pem"))), ("tls.key", read(&format!("{name}.key")))];
+    let volume = Volume::new(&files("watermaster"));
+    let path = |name: &str| volume.path(name).display().to_string();
+    let login = Login::tls("MTLS", &secured.keys.path("ca.pem"))
+        .with("ssl.certificate.location", path("tls.crt"))
+        .with("ssl.key.location", path("tls.key"));
+    let rig = login.rig_with(&secured, TargetTime::Append);
+    permissions::grant(
+        &secured,
+        &permissions::required(&rig).iter().map(|one| ("CN=renewed", one)).collect::<Vec<_>>(),
+    );
+    let config = login.config(&rig, &secured);
+    let rotate = |watermaster: &Watermaster| {
+        // A pair that does not fit is refused, and the clients go on with the former one.
+        volume.swap(&[files("watermaster")[0].clone(), files("renewed")[1].clone()]);
+        wait_for_line(watermaster, &["ERROR", "the one in force stays"]);
+        wait_for_line(watermaster, &["ssl.key.location failed", "key values mismatch"]);
+        volume.swap(&files("renewed"));
+        wait_for_line(watermaster, &["its content takes effect", "ssl.certificate.location"]);
+        wait_for_line(watermaster, &["making new clients"]);
+        assert!(!watermaster.log().contains("BEGIN"), "{}", watermaster.log());
+    };
+    let after = |watermaster: &Watermaster| {
+        wait_until("a new consumer to join", DRAIN_TIMEOUT, || watermaster.is_ready());
+        let old = ["--add", "--deny-principal", "User:CN=watermaster", "--operation", "All", "--force"];
+        let all = ["--topic", "*", "--group", "*", "--transactional-id", "*"];
+        secured.tool("org.apache.kafka.tools.AclCommand", &[&old[..], &all].concat());
+    };
+    rotate_under_load(&secured, &rig, &config, rotate, after);
+}
+
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    /// The broker makes each connection log in again before half a minute has passed. Then the old password is gone.
+    const LOGIN_LIFETIME: Duration = Duration::from_secs(30);
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn a_rotated_password_is_used_without_a_restart() {
+        let lifetime = LOGIN_LIFETIME.as_millis();
+        let property = format!("listener.name.scram.scram-sha-512.connections.max.reauth.ms={lifetime}");
+        let keys = Arc::new(Keys::new());
+        let secured = Secured::start(keys, &[("SCRAM", "SASL_SSL")], vec![property], vec![]);
+        let authority = secured.keys.path("ca.pem");
+        let volume = Volume::new(&[("password", PASSWORD.to_owned())]);
+        let login = Login::scram(PASSWORD, &authority);
+        let rig = login.rig_with(&secured, TargetTime::Append);
+        let mut config = login.config(&rig, &secured);
+        let written = format!("\"sasl.password\" = {PASSWORD:?}\n");
+        assert!(config.kafka.contains(&written));
+        config.kafka = config.kafka.replace(&written, "");
+        config.kafka += &format!("[kafka.properties_file]\n\"sasl.password\" = {:?}\n", volume.path("password"));
+        let rotate = |watermaster: &Watermaster| {
+            let new = "battery staple";
+            let credential = format!("SCRAM-SHA-512=[password={new}]");
+            let user = ["--alter", "--entity-type", "users", "--entity-name", USER, "--add-config", &credential];
+            secured.tool("kafka.admin.ConfigCommand", &user);
+            volume.swap(&[("password", new.to_owned())]);
+            wait_for_line(watermaster, &["its content takes effect", "sasl.password"]);
+            assert!(!watermaster.log().contains(new), "{}", watermaster.log());
+        };
+        rotate_under_load(&secured, &rig, &config, rotate, |_| let_the_fault_last(LOGIN_LIFETIME));
+        Login::scram(PASSWORD, &authority).is_refused(&secured, "sasl.password");
+    }
+}
