@@ -27,7 +27,7 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
 pub enum HandoverError {
     #[error(transparent)]
     Ask(#[from] AskError),
-    #[error("consumer group {group}: a transaction with its offsets is still open after {}", humantime::format_duration(*.waited))]
+    #[error("consumer group {group}: a transaction with its offsets is still open after {} s", waited.as_secs())]
     Pending { group: String, waited: Duration },
     #[error("consumer group {group}: {code}: grant DESCRIBE on it")]
     Members { group: String, code: Code },

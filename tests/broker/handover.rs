@@ -10,13 +10,29 @@ use crate::dead_letters::Desk;
 use crate::exactly_once::{STOP_TIMEOUT, config, numbered, wait_for_backlog};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::producer::{Load, Outgoing};
+use crate::support::repository::{read, root};
 use crate::support::{broker::Broker, config::SHORT_SESSION, wait::wait_until, watermaster::Watermaster};
 
 /// The steps of the command at which it is killed.
 const STEPS: [&str; 2] = ["handover_before_commit", "handover_after_commit"];
 
-/// Hands over, as soon as the members of both groups are gone, after kills at each step. Returns the last result.
-fn hand_over(desk: &Desk, options: &[&str]) -> Value {
+/// Returns the commands of docs/bypass.md that hand over with this option, without `--config`, for a group of a test.
+fn of_page(option: &str, group: &str) -> Vec<Vec<String>> {
+    let page = read(&root("docs/bypass.md"));
+    let all =
+        page.lines().filter_map(|line| line.trim().strip_prefix("watermaster handover --config watermaster.toml "));
+    let all: Vec<_> = all.map(|line| line.replace("kyc-workers", group)).collect();
+    assert_eq!(page.lines().filter(|line| line.trim().starts_with("watermaster ")).count(), all.len());
+    let all = all.iter().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    all.filter(|words| words.iter().any(|word| word == option)).collect()
+}
+
+/// Hands over by the commands of the page, as soon as the members of both groups are gone, after kills at each step. Returns the last result.
+fn hand_over(desk: &Desk, option: &str, group: &str) -> Value {
+    let page = of_page(option, group);
+    let [look, execute] = [0, 1].map(|index| page[index].iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!((page.len(), execute.last()), (2, Some(&"--execute")));
+    let options = &look[..];
     let run = |more: &[&str]| desk.any("handover", &[options, more].concat());
     wait_until("the groups to be without members", DRAIN_TIMEOUT, || {
         let (code, out, err) = run(&[]);
@@ -29,7 +45,7 @@ fn hand_over(desk: &Desk, options: &[&str]) -> Value {
     for step in STEPS {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), step).expect("the file can be written");
-        let mut command = desk.any_command("handover", &[options, &["--execute"]].concat());
+        let mut command = desk.any_command("handover", &execute);
         let output = command.env("WATERMASTER_FAILPOINT", file.path()).output().expect("watermaster runs");
         assert_eq!(output.status.code(), None, "{step}: {}", String::from_utf8_lossy(&output.stderr));
     }
@@ -74,7 +90,7 @@ fn a_service_takes_its_sources_over_and_gives_them_back() {
     wait_for_backlog(&mut watermaster, 1_000.0);
     of_target.wait_for(2_000);
     watermaster.kill();
-    let handed = hand_over(&desk, &["--to", &group]);
+    let handed = hand_over(&desk, "--to", &group);
     let said = handed["twice"].as_u64().expect("a number");
     assert!(said > 0, "the test needs records that were completed out of order: {handed}");
     let in_target = rig.read_target().len();
@@ -86,7 +102,7 @@ fn a_service_takes_its_sources_over_and_gives_them_back() {
     // Records that the service has not repeated by the end would stay completed for Watermaster.
     wait_until("the service to repeat what it has to", DRAIN_TIMEOUT, || repeats(&seen) >= said);
     of_sources.stop();
-    let handed = hand_over(&desk, &["--from", &group]);
+    let handed = hand_over(&desk, "--from", &group);
     assert_eq!(handed["twice"], 0);
     // Watermaster starts with its own settings: the offsets are not foreign.
     let mut watermaster = Watermaster::start(&config);
@@ -122,8 +138,10 @@ fn with_one_client_per_topic_nothing_is_done_twice() {
     });
     let mut watermaster = Watermaster::start(&config);
     wait_for_backlog(&mut watermaster, 300.0);
+    let (code, _, err) = desk.any("handover", &["--to", &group]);
+    assert!(code == Some(70) && err.contains(&format!("{}.kyc has members: ", rig.name)), "{code:?}: {err}");
     watermaster.kill();
-    let handed = hand_over(&desk, &["--to", &group]);
+    let handed = hand_over(&desk, "--to", &group);
     assert_eq!(handed["twice"], 0, "{handed}");
 
     // A group in use is named, and one that is ahead is not set back unawares.

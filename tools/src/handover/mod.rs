@@ -66,7 +66,7 @@ enum Failure {
     SameGroup { group: String },
     #[error(
         "error: the group {group} has members: {members}. Stop them, and run this again; a killed one leaves after its \
-         session.timeout.ms, mostly 45 s"
+         session.timeout.ms, Watermaster's by default after 10 s"
     )]
     Members { group: String, members: String },
     #[error("error: the group {group} has no offset of any source topic: is this its name?")]
@@ -90,7 +90,7 @@ impl Failure {
             Failure::Service(error) => error.exit(),
             Failure::Open(AskError::Unreachable { .. })
             | Failure::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
-            Failure::Config(_) | Failure::Open(_) => Exit::Config,
+            Failure::Config(_) | Failure::Open(_) | Failure::Kafka(HandoverError::Ask(_)) => Exit::Config,
             Failure::SameGroup { .. } => Exit::Usage,
             _ => Exit::Stopped,
         }
@@ -118,10 +118,11 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
     };
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
     let handover = Handover::open(&kafka, takes, &topics, CONNECT_TIMEOUT)?;
-    let committed = [handover.committed(&ours)?, handover.committed(&theirs)?];
+    // In this order: members that leave now have committed before.
     for group in [gives, takes] {
         check_at_rest(&handover, group)?;
     }
+    let committed = [handover.committed(&ours)?, handover.committed(&theirs)?];
     if committed[usize::from(direction == Direction::From)].is_empty() {
         return Err(Failure::NoOffsets { group: gives.clone() });
     }
@@ -154,12 +155,12 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
             target_lag.push((target.to_owned(), handover.lag(group, target)?));
         }
     }
-    let numbers: Vec<_> =
-        steps.iter().zip(0..).map(|((at, step, _), index)| (*at, step.offset, &step.commit, index)).collect();
-    let commits = numbers.into_iter().filter_map(|(at, offset, metadata, partition)| {
-        Some((at, Commit { partition, offset, metadata: metadata.clone()? }))
-    });
-    let commits: Vec<_> = commits.collect();
+    let commits: Vec<_> = (0..)
+        .zip(&steps)
+        .filter_map(|(partition, (at, step, _))| {
+            Some((*at, Commit { partition, offset: step.offset, metadata: step.commit.clone()? }))
+        })
+        .collect();
     let executes = args.execute && refusal.is_none();
     if executes && !commits.is_empty() {
         handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?;

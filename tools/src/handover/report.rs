@@ -60,9 +60,11 @@ impl Report<'_> {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
         table.set_header(["topic", "partition", self.watermaster, self.group, "new offset", "twice", "left", ""]);
-        (1..7)
-            .filter_map(|index| Some(table.column_mut(index)?.set_cell_alignment(CellAlignment::Right)))
-            .for_each(drop);
+        for index in 1..7 {
+            if let Some(column) = table.column_mut(index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
         let offset = |offset: Option<i64>| offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string());
         for row in &self.partitions {
             let numbers = [row.partition.to_string(), offset(row.watermaster_offset), offset(row.group_offset)];
