@@ -16,6 +16,7 @@ use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::dlq::{self, DlqArgs};
+use watermaster_tools::handover::{self, HandoverArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
@@ -49,6 +50,8 @@ Examples:
   watermaster simulate --config watermaster.toml --trace kyc.trace --capacity 1600..5000/200
                                                  show what other capacities would have meant for it
   watermaster dlq ls --config watermaster.toml   count the dead letters; dlq redrive sends them again
+  watermaster handover --config watermaster.toml --service kyc --to kyc-workers
+                                                 let the service read its sources itself
 
 Environment variables set keys of the configuration:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka],
@@ -93,6 +96,8 @@ enum Command {
     Simulate(SimulateArgs),
     /// List, show, export and send again the dead letters of a service
     Dlq(DlqArgs),
+    /// Hand the source topics over to the service's own consumers, or back to Watermaster
+    Handover(HandoverArgs),
     /// Print a script by which a shell completes commands and options
     Completions(shell::CompletionsArgs),
     /// Write the manual pages into a folder
@@ -124,7 +129,15 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Work(_) | Command::Trace(_) | Command::Dlq(_)) {
+    if matches!(
+        command,
+        Command::Demo(_)
+            | Command::Load(_)
+            | Command::Work(_)
+            | Command::Trace(_)
+            | Command::Dlq(_)
+            | Command::Handover(_)
+    ) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
@@ -145,6 +158,7 @@ pub fn main() -> Exit {
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Dlq(args) => dlq::run(&args),
+        Command::Handover(args) => handover::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     }

@@ -34,6 +34,46 @@ impl Reason {
     pub const ALL: &[Reason] = <Reason as VariantArray>::VARIANTS;
     /// The names of all reasons, in the same order.
     pub const NAMES: &[&str] = <Reason as VariantNames>::VARIANTS;
+
+    /// A sentence for the people of the product: the record was not processed, why, and what they can do.
+    pub const fn message(self) -> &'static str {
+        match self {
+            Reason::Anonymous => {
+                "The record was not processed: it names no client; give it a valid client id and send it again"
+            }
+            Reason::UnknownClient => {
+                "The record was not processed: this topic does not allow its client; correct the client id and send it \
+                 again, or ask the operators to allow the client"
+            }
+            Reason::TooManyClients => {
+                "The record was not processed: too many clients are active; send it again later, or ask the operators \
+                 for a larger max_clients"
+            }
+            Reason::ClientLimit => {
+                "The record was not processed: its client has used up its own limit; send it again after \
+                 throttle-retry-after-ms, or ask the operators to redrive it"
+            }
+            Reason::OverAllocation => {
+                "The record was not processed: its client has sent all that it is granted; send it again after \
+                 throttle-retry-after-ms, or ask the operators to redrive it"
+            }
+            Reason::CapacityInUse => {
+                "The record was not processed: its client has sent its share, and other clients use the rest of the \
+                 capacity; send it again after throttle-retry-after-ms, or ask the operators to redrive it"
+            }
+            Reason::QueueFull => {
+                "The record was not processed: too many records were delayed; send it again later and more slowly, or \
+                 ask the operators to redrive it"
+            }
+            Reason::Expired => {
+                "The record was not processed: it was delayed for too long; if it is still of use, send it again, or \
+                 ask the operators to redrive it"
+            }
+            Reason::Undeliverable => {
+                "The record was not processed: the service's topic can't take it, so correct it before it is sent again"
+            }
+        }
+    }
 }
 
 /// A decision to reject a record.

@@ -12,6 +12,7 @@ pub use crate::consumer_error::{FatalConsumerError, Outage, Reported};
 pub use crate::event::{Assignment, Event};
 pub use crate::{assign::Committed, end_probe::Holes, topics::SourcePartition};
 pub use commit::Offsets;
+pub(crate) use commit::{CommitRequests, lists};
 pub(crate) use config::config;
 pub use config::{group_id, joins_within};
 #[cfg(not(feature = "failpoints"))]

@@ -605,6 +605,44 @@ pub(super) fn committed_of<C: ClientContext>(
     }
 }
 
+/// Returns the members of a group of either protocol, each as its client's id and host. (The safe `fetch_group_list`
+/// shows none of the protocol "consumer".)
+pub(super) fn members_of<C: ClientContext>(
+    client: &Client<C>, group: &str, timeout: Duration,
+) -> Result<Vec<String>, Code> {
+    let (native, name) = (client.native_ptr(), c_text(group));
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
+    // SAFETY: client and name live during the calls; librdkafka copies the names. All that the answer refers to is read
+    // before it is dropped.
+    unsafe {
+        let answer = answer_to(client, operation, timeout, |options, answers| {
+            sys::rd_kafka_DescribeConsumerGroups(native, [name.as_ptr()].as_mut_ptr(), 1, options, answers);
+        })?;
+        let result = sys::rd_kafka_event_DescribeConsumerGroups_result(answer.0);
+        let mut count = 0;
+        let groups = match result.is_null() {
+            true => ptr::null_mut(),
+            false => sys::rd_kafka_DescribeConsumerGroups_result_groups(result, &mut count),
+        };
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        match sys::rd_kafka_error_code(sys::rd_kafka_ConsumerGroupDescription_error(*groups)).into() {
+            Code::NoError => {}
+            Code::GroupIdNotFound => return Ok(Vec::new()),
+            error => return Err(error),
+        }
+        let text =
+            |text: *const c_char| if text.is_null() { "?".into() } else { CStr::from_ptr(text).to_string_lossy() };
+        let member = |index| {
+            let member = sys::rd_kafka_ConsumerGroupDescription_member(*groups, index);
+            let client_id = text(sys::rd_kafka_MemberDescription_client_id(member));
+            format!("{client_id} at {}", text(sys::rd_kafka_MemberDescription_host(member)).trim_start_matches('/'))
+        };
+        Ok((0..sys::rd_kafka_ConsumerGroupDescription_member_count(*groups)).map(member).collect())
+    }
+}
+
 fn millis(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }

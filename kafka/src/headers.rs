@@ -3,12 +3,16 @@
 use watermaster_settings::DeadLetterHeaders;
 
 pub const REASON: &[u8] = b"throttle-reason";
+/// A sentence about the reason, for people.
+pub const MESSAGE: &[u8] = b"throttle-message";
 pub const SERVICE: &[u8] = b"throttle-service";
 pub const CLIENT: &[u8] = b"throttle-client";
 pub const TOPIC: &[u8] = b"throttle-topic";
 pub const PARTITION: &[u8] = b"throttle-partition";
 pub const OFFSET: &[u8] = b"throttle-offset";
 pub const TIMESTAMP_MS: &[u8] = b"throttle-timestamp-ms";
+/// The time of the rejection as ISO 8601.
+pub const REJECTED_AT: &[u8] = b"throttle-rejected-at";
 pub const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
 pub const ATTEMPT: &[u8] = b"throttle-attempt";
 /// Marks a stub.
@@ -21,8 +25,10 @@ pub const PARKED: &[u8] = b"throttle-parked";
 /// The beginning of all names above.
 pub const PREFIX: &[u8] = b"throttle-";
 /// All names above.
-pub const ALL: [&[u8]; 12] =
-    [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB, REDRIVE, PARKED];
+pub const ALL: [&[u8]; 14] = [
+    REASON, MESSAGE, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, REJECTED_AT, RETRY_AFTER_MS, ATTEMPT,
+    STUB, REDRIVE, PARKED,
+];
 
 /// Returns the names of the headers that stand before those of Watermaster in a dead letter, in order.
 pub fn beside(format: DeadLetterHeaders) -> &'static [&'static [u8]] {

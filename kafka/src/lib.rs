@@ -29,6 +29,7 @@ mod end_probe;
 mod event;
 pub mod failpoint;
 mod ffi;
+pub mod handover;
 pub mod headers;
 pub mod load;
 pub mod log_limiter;

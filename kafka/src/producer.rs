@@ -16,6 +16,7 @@ use crate::ffi::{self, TopicHandle};
 use crate::{client::KafkaError, login::Login, record::Record, topics::Topics};
 pub use config::{DEFAULT_BATCH_BYTES, seat_id_prefix, transaction_timeout, transactional_id};
 pub(crate) use config::{config, seat_transaction_timeout, transactional_config};
+use dead_letter::IsoClock;
 pub use transactions::{MAX_TAINTED_STARTS, Transactions};
 
 /// The one producer of a service.
@@ -26,6 +27,7 @@ pub struct Producer {
     login: Login,
     service: settings::Service,
     topics: Arc<Topics>,
+    clock: IsoClock,
 }
 
 /// The topics of a source's records.
@@ -64,6 +66,7 @@ impl Producer {
             login,
             service: service.clone(),
             topics: Arc::clone(topics),
+            clock: IsoClock::default(),
         })
     }
 
@@ -92,7 +95,7 @@ impl Producer {
         let (output, headers, form) = match rejected {
             None => (&route.target, record.take_headers(), Form::Whole),
             Some((rejected, form)) => {
-                let headers = dead_letter::headers(record, rejected, form, &self.service, &self.topics);
+                let headers = dead_letter::headers(record, rejected, form, &self.service, &self.topics, &self.clock);
                 (&route.dead_letter, Some(headers), form)
             }
         };

@@ -16,18 +16,18 @@ use crate::{
     support::watermaster::Watermaster,
 };
 
-const PARTITIONS: i32 = 2;
+pub const PARTITIONS: i32 = 2;
 const TOKEN: &str = "the-token-of-the-reload";
 
 /// The consumers of the protected service: they read some topics in their group, and commit after the last record.
-struct Workers {
+pub struct Workers {
     seen: Arc<Mutex<Vec<u64>>>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Workers {
-    fn start(broker: &Broker, group: &str, topics: &[&str], seen: &Arc<Mutex<Vec<u64>>>) -> Workers {
+    pub fn start(broker: &Broker, group: &str, topics: &[&str], seen: &Arc<Mutex<Vec<u64>>>) -> Workers {
         let mut settings = broker.client();
         settings.set("group.id", group).set("isolation.level", "read_committed").set("auto.offset.reset", "earliest");
         settings.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -55,12 +55,12 @@ impl Workers {
         self.seen.lock().expect("no holder panics").len()
     }
 
-    fn wait_for(&self, count: usize) {
+    pub fn wait_for(&self, count: usize) {
         wait_until(&format!("the service to see {count} records"), DRAIN_TIMEOUT, || self.count() >= count);
     }
 
     /// Ends the consumers after their last commit; they leave the group.
-    fn stop(self) {
+    pub fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the service does not panic");
     }

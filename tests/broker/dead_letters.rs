@@ -10,7 +10,7 @@ use crate::support::broker::Broker;
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::reader::{Follower, read_all};
 use crate::support::record::{Header, Identity, Record};
-use crate::support::watermaster::{Watermaster, dlq};
+use crate::support::watermaster::{Watermaster, short_command};
 use crate::support::{config::Config, wait::wait_until};
 
 /// Every reason, as headers state it.
@@ -31,14 +31,22 @@ impl Desk {
     }
 
     pub(super) fn command(&self, subcommand: &str, options: &[&str]) -> Command {
-        dlq(&self.config, &self.dir, subcommand, options)
+        self.any_command(&format!("dlq {subcommand}"), options)
+    }
+
+    /// Returns a command beside those of `dlq`.
+    pub(super) fn any_command(&self, subcommand: &str, options: &[&str]) -> Command {
+        short_command(&self.config, &self.dir, subcommand, options)
+    }
+
+    /// Runs a command beside those of `dlq`; returns its exit code, stdout and stderr.
+    pub(super) fn any(&self, subcommand: &str, options: &[&str]) -> (Option<i32>, String, String) {
+        output(&mut self.any_command(subcommand, options))
     }
 
     /// Runs a command; returns its exit code, stdout and stderr.
     pub(super) fn run(&self, subcommand: &str, options: &[&str]) -> (Option<i32>, String, String) {
-        let Output { status, stdout, stderr } = self.command(subcommand, options).output().expect("watermaster runs");
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        (status.code(), text(stdout), text(stderr))
+        output(&mut self.command(subcommand, options))
     }
 
     /// Runs a command that has to succeed, and returns the JSON that it prints.
@@ -47,6 +55,12 @@ impl Desk {
         assert_eq!(code, Some(0), "dlq {subcommand} {options:?}: {out}{err}");
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
+}
+
+fn output(command: &mut Command) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("watermaster runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
 }
 
 /// Gives the service the key by which `run` knows the records of `dlq redrive`.

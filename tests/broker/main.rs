@@ -20,6 +20,7 @@ mod group;
 mod group_configurations;
 mod group_protocol;
 mod group_restarts;
+mod handover;
 mod harness;
 mod latency;
 mod load;

@@ -47,7 +47,8 @@ fn rejected(record: &Record) -> Record {
     let mut rejected = moved(record, "dead-letter", 2);
     let (partition, offset, at) =
         (record.partition.to_string(), record.offset.to_string(), record.timestamp.to_string());
-    let values = ["over_allocation", "kyc", "one", "source", &partition, &offset, &at, "250", "1"];
+    let (message, time) = ("The record was not processed: …", "2026-11-26T01:02:03.456Z");
+    let values = ["over_allocation", message, "kyc", "one", "source", &partition, &offset, &at, time, "250", "1"];
     let gained = THROTTLE_HEADERS.into_iter().zip(values);
     rejected.headers.extend(gained.map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec()))));
     rejected
@@ -100,7 +101,7 @@ fn damage_is_reported() {
     check(|run| run.target[3].partition ^= 1, "not in Java's partition");
     check(|run| run.dead_letter[3].headers[0].1 = Some(vec![]), "headers altered");
     check(|run| run.dead_letter[3].headers.swap(2, 3), "throttle-reason of source[0]@9");
-    check(|run| run.dead_letter[3].headers[7].1 = Some(b"10".to_vec()), "throttle-offset of source[0]@9");
+    check(|run| run.dead_letter[3].headers[8].1 = Some(b"10".to_vec()), "throttle-offset of source[0]@9");
     check(|run| _ = run.dead_letter[3].headers.pop(), "throttle-attempt of source[0]@9");
     check(|run| run.dead_letter[3].headers.push(("more".to_owned(), None)), "throttle-attempt of source[0]@9");
 }

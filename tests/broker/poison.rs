@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use watermaster_core::reason::Reason;
+
 use crate::exactly_once::{STOP_TIMEOUT, config, follow};
 use crate::rig::{DRAIN_TIMEOUT, Rig, an_hour_ago};
 use crate::support::broker::{Broker, Topic};
@@ -138,6 +140,9 @@ fn a_record_that_both_topics_refuse_stops_the_service_or_is_discarded() {
     let dead_letter = rig.read_dead_letter();
     let told = |name| dead_letter.iter().map(|record| record.header(name).unwrap_or("none")).collect::<Vec<_>>();
     assert_eq!(told("throttle-reason"), ["undeliverable"]);
+    let message = told("throttle-message")[0];
+    assert!(message.starts_with(&format!("{}: ", Reason::Undeliverable.message())), "{message}");
+    assert!(message.contains("Broker: "), "{message}");
     assert_eq!((told("throttle-offset"), told("throttle-stub")), (vec!["3"], vec!["1"]));
     assert_eq!((&dead_letter[0].value, dead_letter[0].key.is_some()), (&None, true));
 }

@@ -6,9 +6,10 @@ use super::murmur::java_partition;
 use super::record::{Header, Identity, Record};
 
 /// The headers that a rejected record gains, in order, last.
-pub const THROTTLE_HEADERS: [&str; 9] = [
-    "throttle-reason", "throttle-service", "throttle-client", "throttle-topic", "throttle-partition",
-    "throttle-offset", "throttle-timestamp-ms", "throttle-retry-after-ms", "throttle-attempt",
+pub const THROTTLE_HEADERS: [&str; 11] = [
+    "throttle-reason", "throttle-message", "throttle-service", "throttle-client", "throttle-topic",
+    "throttle-partition", "throttle-offset", "throttle-timestamp-ms", "throttle-rejected-at",
+    "throttle-retry-after-ms", "throttle-attempt",
 ];
 
 /// The expectations of a test.
@@ -145,6 +146,8 @@ impl Judge<'_> {
             "throttle-partition" => value == source.partition.to_string(),
             "throttle-offset" => value == source.offset.to_string(),
             "throttle-timestamp-ms" => value.parse::<i64>().is_ok_and(|at| at >= source.timestamp),
+            "throttle-message" => value.starts_with("The record was not processed: "),
+            "throttle-rejected-at" => value.len() == 24 && humantime::parse_rfc3339(value).is_ok(),
             "throttle-retry-after-ms" if reason == "anonymous" => value == "0",
             "throttle-retry-after-ms" => value.parse::<u64>().is_ok(),
             "throttle-attempt" => value == next_attempt(source).to_string(),

@@ -39,9 +39,9 @@ pub fn check_with(config: &Config, options: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said.concat())
 }
 
-/// Returns the command `watermaster dlq …` for a configuration, whose file is put into the folder.
-pub fn dlq(config: &Config, dir: &TempDir, subcommand: &str, options: &[&str]) -> Command {
-    let mut command = command(Path::new(PROGRAM), &format!("dlq {subcommand}"), &config.to_toml(), dir);
+/// Returns the command `watermaster …` for a configuration, whose file is put into the folder.
+pub fn short_command(config: &Config, dir: &TempDir, subcommand: &str, options: &[&str]) -> Command {
+    let mut command = command(Path::new(PROGRAM), subcommand, &config.to_toml(), dir);
     command.args(options).envs(config.environment.clone()).stdin(Stdio::null());
     command
 }

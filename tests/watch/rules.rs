@@ -179,7 +179,8 @@ fn each_alert_has_a_severity_a_description_and_a_runbook() {
         }
     }
     let alerts = alerts();
-    let orphans = sections.iter().filter(|section| !alerts.contains(**section));
+    // A title in words is no alert.
+    let orphans = sections.iter().filter(|section| !section.contains(' ') && !alerts.contains(**section));
     problems.extend(orphans.map(|section| format!("runbooks: {section} is not an alert")));
     assert_none(problems);
 }

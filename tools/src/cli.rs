@@ -19,10 +19,11 @@ pub enum Exit {
     No = 1,
     /// the command line is wrong
     Usage = 2,
-    /// no broker (run --fail-fast, check --connect, dlq, load, trace, work) or instance (health, reload, top) answered
+    /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload, top)
+    /// answered
     Unreachable = 69,
-    /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for;
-    /// each command: this is another librdkafka than the program was built for
+    /// no service is left running: each met a fatal error; load, dlq, handover: the command did not do all that was
+    /// asked for; each command: this is another librdkafka than the program was built for
     Stopped = 70,
     /// the configuration is wrong, or its file is missing; reload: it is refused; simulate: the trace is damaged
     Config = 78,

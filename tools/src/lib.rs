@@ -7,6 +7,7 @@
 //! - [`simulate`]: runs a trace through the core in simulated time
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`dlq`]: reads the dead letters of a service, and sends them again
+//! - [`handover`]: hands the source topics to the service's own consumers, and takes them back
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
@@ -21,6 +22,7 @@ pub mod demo;
 pub mod dlq;
 pub mod endpoint;
 mod format;
+pub mod handover;
 pub mod load;
 mod moment;
 mod signals;

@@ -47,6 +47,8 @@ pub struct Rejected {
     pub retry_after: Duration,
     /// The client's name; empty for anonymous.
     pub client: Arc<str>,
+    /// The broker's words, if it refused the record.
+    pub words: Option<Arc<str>>,
 }
 
 /// The outputs that were decided since the last commit, in the order of the decisions. The index of an output is its
@@ -92,7 +94,7 @@ impl<P> Round<P> {
     ) {
         let client = rejection.client.map(|_| Arc::clone(&name));
         let Rejection { reason, retry_after, .. } = rejection;
-        self.push(place, payload, bytes, client, Some(Rejected { reason, retry_after, client: name }));
+        self.push(place, payload, bytes, client, Some(Rejected { reason, retry_after, client: name, words: None }));
     }
 
     fn push(

@@ -89,7 +89,7 @@ impl Offsets {
 }
 
 /// Sends commits and waits for their answers. To be dropped before its client.
-pub(super) struct CommitRequests {
+pub(crate) struct CommitRequests {
     replies: ReplyQueue,
     /// True while a request has no answer.
     unanswered: Cell<bool>,
@@ -149,7 +149,7 @@ fn check(reply: CommitReply) -> Result<(), OffsetsError> {
 }
 
 /// Makes a list for each request, of a size that a broker accepts.
-pub(super) fn lists(commits: &[(SourcePartition, &Commit)], topics: &Topics) -> Vec<TopicPartitionList> {
+pub(crate) fn lists(commits: &[(SourcePartition, &Commit)], topics: &Topics) -> Vec<TopicPartitionList> {
     let mut lists: Vec<TopicPartitionList> = Vec::new();
     let mut bytes = 0;
     for ((source, partition), commit) in commits {

@@ -1,19 +1,41 @@
 //! The headers that a rejected record gains.
 
+use std::cell::{Ref, RefCell};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use watermaster_core::delivery::{Form, Rejected};
 use watermaster_settings::{DeadLetterHeaders, Service};
 
 use crate::ffi::HeaderList;
 use crate::headers::{
-    ALL, ATTEMPT, CLIENT, CONNECT, OFFSET, PARTITION, PREFIX, REASON, RETRY_AFTER_MS, SERVICE, SPRING, STUB,
-    TIMESTAMP_MS, TOPIC, beside,
+    ALL, ATTEMPT, CLIENT, CONNECT, MESSAGE, OFFSET, PARTITION, PREFIX, REASON, REJECTED_AT, RETRY_AFTER_MS, SERVICE,
+    SPRING, STUB, TIMESTAMP_MS, TOPIC, beside,
 };
 use crate::record::{NO_TIMESTAMP, Origin, Record};
 use crate::topics::Topics;
 
+/// The most characters of a broker's words in a header.
+const MAX_WORDS: usize = 200;
+
+/// Tells the present time as text, which is written once a millisecond.
+#[derive(Default)]
+pub(super) struct IsoClock(RefCell<(u64, String)>);
+
+impl IsoClock {
+    /// Returns the time in UTC as ISO 8601 with milliseconds.
+    pub fn now(&self) -> Ref<'_, str> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        if self.0.borrow().0 != now {
+            let text = humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(now)).to_string();
+            self.0.replace((now, text));
+        }
+        Ref::map(self.0.borrow(), |(_, text)| text.as_str())
+    }
+}
+
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
 pub(super) fn headers(
-    record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service, topics: &Topics,
+    record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service, topics: &Topics, clock: &IsoClock,
 ) -> HeaderList {
     // Headers of earlier rejections are replaced, and the last attempt among them is counted on.
     let (mut rejected_before, mut attempt) = (false, 1_u64);
@@ -39,12 +61,18 @@ pub(super) fn headers(
     let mut number = itoa::Buffer::new();
     let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
     add(REASON, rejected.reason.into_str());
+    let message = rejected.reason.message();
+    match &rejected.words {
+        None => add(MESSAGE, message),
+        Some(words) => add(MESSAGE, &format!("{message}: {}", words.chars().take(MAX_WORDS).collect::<String>())),
+    }
     add(SERVICE, &service.name);
     add(CLIENT, &rejected.client);
     add(TOPIC, topics.name(source));
     add(PARTITION, number.format(partition));
     add(OFFSET, number.format(offset));
     add(TIMESTAMP_MS, number.format(timestamp_ms));
+    add(REJECTED_AT, &clock.now());
     add(RETRY_AFTER_MS, number.format(retry_after_ms));
     add(ATTEMPT, number.format(attempt));
     if stub {

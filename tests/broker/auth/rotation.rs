@@ -127,7 +127,7 @@ fn a_renewed_client_certificate_is_used_without_a_restart() {
         wait_for_line(watermaster, &["ERROR", "the one in force stays"]);
         wait_for_line(watermaster, &["ssl.key.location failed", "key values mismatch"]);
         volume.swap(&files("renewed"));
-        wait_for_line(watermaster, &["its content takes effect", "ssl.certificate.location"]);
+        wait_for_line(watermaster, &["content that was read now", "ssl.certificate.location"]);
         wait_for_line(watermaster, &["making new clients"]);
         assert!(!watermaster.log().contains("BEGIN"), "{}", watermaster.log());
     };
@@ -169,7 +169,7 @@ mod long {
             let user = ["--alter", "--entity-type", "users", "--entity-name", USER, "--add-config", &credential];
             secured.tool("kafka.admin.ConfigCommand", &user);
             volume.swap(&[("password", new.to_owned())]);
-            wait_for_line(watermaster, &["its content takes effect", "sasl.password"]);
+            wait_for_line(watermaster, &["content that was read now", "sasl.password"]);
             assert!(!watermaster.log().contains(new), "{}", watermaster.log());
         };
         rotate_under_load(&secured, &rig, &config, rotate, |_| let_the_fault_last(LOGIN_LIFETIME));

@@ -185,8 +185,12 @@ impl Pass {
             values.push(value);
         }
         let source = &self.plan.sources[usize::from(origin.topic)].name;
-        let [reason, service, _, topic, partition, offset, at, retry, attempt] = values[..] else { return None };
+        let [reason, message, service, _, topic, partition, offset, at, time, retry, attempt] = values[..] else {
+            return None;
+        };
         let plain = service == self.plan.service
+            && message.starts_with("The record was not processed: ")
+            && humantime::parse_rfc3339(time).is_ok()
             && topic == source
             && partition == origin.partition.to_string()
             && offset.parse::<i64>().is_ok()

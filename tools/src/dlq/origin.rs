@@ -149,7 +149,7 @@ fn foreign(letter: &Letter, names: &Names) -> Option<Origin> {
 }
 
 /// Reads a big-endian integer of four or eight bytes.
-fn integer(bytes: &[u8]) -> Option<i64> {
+pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     let four = || Some(i64::from(i32::from_be_bytes(bytes.try_into().ok()?)));
     bytes.try_into().ok().map(i64::from_be_bytes).or_else(four)
 }

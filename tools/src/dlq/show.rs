@@ -8,10 +8,10 @@ use watermaster_kafka::dead_letters::{Letter, Originals};
 use watermaster_settings::Kafka;
 
 use super::export::{self, Encoding};
-use super::origin::Origin;
+use super::origin::{Origin, integer};
 use super::{CONNECT_TIMEOUT, DlqError, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
-use crate::format::printable;
+use crate::{format::printable, moment::shown};
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ fn text(
     if letter.timestamp_ms >= 0 {
         row(
             "time",
-            &format!("{} ms since 1970 ({})", letter.timestamp_ms, age(SystemTime::now(), letter.timestamp_ms)),
+            &format!("{} ({})", shown(letter.timestamp_ms as u64), age(SystemTime::now(), letter.timestamp_ms)),
         );
     }
     match original {
@@ -97,10 +97,22 @@ fn text(
     for (name, value) in
         record.headers.iter().chain(original.flatten().map(|_| &letter.headers[..]).unwrap_or_default())
     {
-        row("header", &format!("{} = {}", printable(&String::from_utf8_lossy(name)), bytes(value.as_deref(), true)));
+        let value = spring_number(name, value.as_deref()).unwrap_or_else(|| bytes(value.as_deref(), true));
+        row("header", &format!("{} = {value}", printable(&String::from_utf8_lossy(name))));
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// Writes a number of Spring's, which is a big-endian int or long; a time as ISO 8601.
+fn spring_number(name: &[u8], value: Option<&[u8]>) -> Option<String> {
+    let name = name.strip_prefix(b"kafka_dlt-original-")?;
+    let number = integer(value?)?;
+    match name {
+        b"partition" | b"offset" => Some(number.to_string()),
+        b"timestamp" => Some(u64::try_from(number).map_or_else(|_| number.to_string(), shown)),
+        _ => None,
+    }
 }
 
 /// Writes bytes as text if they are text, else their number alone.
@@ -110,5 +122,25 @@ fn bytes(bytes: Option<&[u8]>, shown: bool) -> String {
         Some((_, Ok(text))) if shown => printable(text).into_owned(),
         Some((length, Err(_))) if shown => format!("{length} bytes that are no text; `dlq export` writes them"),
         Some((length, _)) => format!("{length} bytes (--payload shows them)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_spring_are_shown_as_numbers_and_times() {
+        let shown = |name: &str, value: &[u8]| spring_number(format!("kafka_dlt-{name}").as_bytes(), Some(value));
+        assert_eq!(shown("original-partition", &[0, 0, 0, 7]).as_deref(), Some("7"));
+        assert_eq!(shown("original-offset", &[0, 0, 0, 0, 0, 1, 0, 2]).as_deref(), Some("65538"));
+        let time = 1_700_000_000_123_i64.to_be_bytes();
+        assert_eq!(shown("original-timestamp", &time).as_deref(), Some("2023-11-14T22:13:20.123Z"));
+        assert_eq!(shown("original-timestamp", &(-1_i64).to_be_bytes()).as_deref(), Some("-1"));
+        for (name, value) in
+            [("original-topic", &b"loan"[..]), ("original-partition", b"7"), ("exception-fqcn", b"java")]
+        {
+            assert_eq!(shown(name, value), None, "{name}");
+        }
     }
 }

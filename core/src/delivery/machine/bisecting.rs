@@ -121,7 +121,8 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
         let event = match (&output.rejected, output.form) {
             (None, _) => {
                 let client = output.client.clone().unwrap_or_default();
-                output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
+                let (reason, words) = (Reason::Undeliverable, Some(error.to_string().into()));
+                output.rejected = Some(Rejected { reason, retry_after: Duration::ZERO, client, words });
                 self.throttle.handle_undeliverable(output.client.as_deref());
                 Event::Undeliverable { partition, offset, error }
             }

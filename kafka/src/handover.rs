@@ -1,0 +1,170 @@
+//! Offsets of a service's sources that one consumer group takes over from another, while neither has members.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::Message as _;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::Offset;
+use watermaster_core::delivery::{Commit, OffsetsError};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_settings::Kafka;
+
+use crate::ask::{AskError, Asker};
+use crate::client::KafkaError;
+use crate::consumer::{CommitRequests, lists};
+use crate::topics::{SourcePartition, Topics, all_partitions};
+use crate::{assign, ffi, producer::transaction_timeout};
+
+/// The time after which the brokers have ended a transaction that has timed out.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The offsets can't be read or handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error("consumer group {group}: a transaction with its offsets is still open after {} s", waited.as_secs())]
+    Pending { group: String, waited: Duration },
+    #[error("consumer group {group}: {code}: grant DESCRIBE on it")]
+    Members { group: String, code: Code },
+    #[error("consumer group {group} takes no offsets: {error}")]
+    Commit { group: String, error: OffsetsError },
+    #[error("{topic}-{partition} is not read to offset {offset} in time")]
+    Unread { topic: String, partition: i32, offset: i64 },
+}
+
+impl From<ClientError> for HandoverError {
+    fn from(error: ClientError) -> HandoverError {
+        AskError::from(KafkaError::from(error)).into()
+    }
+}
+
+/// The source partitions of a service, as a client sees them that may commit for one group. It joins no group.
+pub struct Handover {
+    asker: Asker,
+    group: String,
+    topics: Topics,
+    partitions: Vec<SourcePartition>,
+    timeout: Duration,
+    pending_timeout: Duration,
+}
+
+impl Handover {
+    /// Makes a client that may commit offsets of these topics for `group`. Each answer may take `timeout`.
+    ///
+    /// # Errors
+    /// No broker answers in time, or a topic can't be used.
+    pub fn open(kafka: &Kafka, group: &str, topics: &[&str], timeout: Duration) -> Result<Handover, AskError> {
+        let asker = Asker::silent(kafka, group)?;
+        let counts = topics.iter().map(|topic| asker.partitions(topic, timeout)).collect::<Result<Vec<_>, _>>()?;
+        let (group, topics) = (group.to_owned(), Topics::new(topics.iter().copied()));
+        let pending_timeout = transaction_timeout(kafka) + CLEANUP_TIMEOUT;
+        Ok(Handover { asker, group, topics, partitions: all_partitions(counts), timeout, pending_timeout })
+    }
+
+    /// Returns all partitions of the topics, each with its topic's name.
+    pub fn partitions(&self) -> impl Iterator<Item = (SourcePartition, &str)> {
+        self.partitions.iter().map(|at| (*at, self.topics.name(at.0)))
+    }
+
+    /// Returns the members of a group, each as its client's id and host.
+    ///
+    /// # Errors
+    /// The group's coordinator does not answer in time, or refuses.
+    pub fn members(&self, group: &str) -> Result<Vec<String>, HandoverError> {
+        let members = ffi::members_of(self.asker.consumer.client(), group, self.timeout);
+        members.map_err(|code| HandoverError::Members { group: group.to_owned(), code })
+    }
+
+    /// Returns the committed offsets and metadata of a group. If a transaction with some is open, waits until it has
+    /// ended: an instance that was killed leaves it open for `transaction.timeout.ms` and some seconds.
+    ///
+    /// # Errors
+    /// A transaction does not end, or the group's coordinator does not answer in time, or refuses.
+    pub fn committed(&self, group: &str) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, HandoverError> {
+        let committed = self.asker.committed(group, &self.topics, &self.partitions, self.pending_timeout);
+        committed.map_err(|error| match error {
+            AskError::Client(KafkaError::Client(ClientError::OffsetFetch(Code::UnstableOffsetCommit))) => {
+                HandoverError::Pending { group: group.to_owned(), waited: self.pending_timeout }
+            }
+            other => other.into(),
+        })
+    }
+
+    /// Returns the first offset of each partition and the end of its stable records.
+    ///
+    /// # Errors
+    /// A broker does not answer in time, or refuses.
+    pub fn bounds(&self) -> Result<BTreeMap<SourcePartition, (i64, i64)>, HandoverError> {
+        let deadline = Instant::now() + self.timeout;
+        let bounds = assign::watermarks(&self.asker.consumer, &self.topics, &self.partitions, deadline)?;
+        Ok(bounds.into_iter().collect())
+    }
+
+    /// Counts the records in these runs of a partition: other offsets in them hold markers of transactions, or records
+    /// that were aborted or compacted away.
+    ///
+    /// # Errors
+    /// The partition can't be read.
+    pub fn count(&self, at: SourcePartition, runs: &OffsetRuns) -> Result<u64, HandoverError> {
+        let (Some(first), Some(last)) = (runs.iter().next(), runs.iter().last()) else { return Ok(0) };
+        let consumer = &self.asker.consumer;
+        consumer.assign(&self.topics.list_at([(at, Offset::Offset(first.start))]))?;
+        let (mut count, mut heard) = (0, Instant::now());
+        loop {
+            match consumer.poll(POLL_TIMEOUT) {
+                Some(Ok(record)) if record.offset() < last.end => {
+                    count += u64::from(runs.contains(record.offset()));
+                    heard = Instant::now();
+                    if record.offset() + 1 < last.end {
+                        continue;
+                    }
+                }
+                Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => {}
+                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+                    return Err(error.into());
+                }
+                // Errors of connections pass by.
+                Some(Err(_)) | None if heard.elapsed() < self.timeout => continue,
+                Some(Err(_)) | None => {
+                    let topic = self.topics.name(at.0).to_owned();
+                    return Err(HandoverError::Unread { topic, partition: at.1, offset: last.end });
+                }
+            }
+            consumer.unassign()?;
+            return Ok(count);
+        }
+    }
+
+    /// Commits offsets with their metadata for the client's group. A group with members takes none.
+    ///
+    /// # Errors
+    /// The group refuses. If there is no answer, or offsets need several requests, some may be committed.
+    pub fn commit(&self, commits: &[(SourcePartition, &Commit)]) -> Result<(), HandoverError> {
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::reach("handover_before_commit");
+        let (client, lists) = (self.asker.consumer.client(), lists(commits, &self.topics));
+        let requests = CommitRequests::new(client);
+        let done = loop {
+            match requests.advance(client, &lists, COMMIT_TIMEOUT, || Ok(())) {
+                Ok(false) => {}
+                done => break done,
+            }
+        };
+        #[cfg(feature = "failpoints")]
+        crate::failpoint::reach("handover_after_commit");
+        done.map(drop).map_err(|error| HandoverError::Commit { group: self.group.clone(), error })
+    }
+
+    /// Returns the offsets of a topic that `group` has not committed; `None` if it has committed none.
+    ///
+    /// # Errors
+    /// A broker does not answer in time, or refuses.
+    pub fn lag(&self, group: &str, topic: &str) -> Result<Option<u64>, AskError> {
+        self.asker.lag(group, topic, self.timeout)
+    }
+}

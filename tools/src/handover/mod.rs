@@ -1,0 +1,205 @@
+//! `watermaster handover`: hands a service's source topics to the service's own consumers, and takes them back.
+//!
+//! - `plan`: the offset with which each partition begins
+//! - `report`: the result for people and for programs
+
+mod plan;
+mod report;
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+use watermaster_core::delivery::Commit;
+use watermaster_core::offset_map::{self, TooLarge};
+use watermaster_kafka::ask::AskError;
+use watermaster_kafka::consumer::group_id;
+use watermaster_kafka::handover::{Handover, HandoverError};
+use watermaster_settings::{Delivery, config::ConfigErrors};
+
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::format::with_source;
+use crate::sources::{ServiceError, service_of};
+use plan::{Direction, Note, Position};
+use report::{Report, Row};
+
+/// The time that the brokers may take to answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/handover.txt").trim_end())]
+#[command(group(ArgGroup::new("direction").required(true).args(["to", "from"])))]
+pub struct HandoverArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The service; may be omitted if the configuration has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Give Watermaster's offsets of the source topics to this consumer group
+    #[arg(long, value_name = "GROUP")]
+    to: Option<String>,
+    /// Give this consumer group's offsets of the source topics to Watermaster
+    #[arg(long, value_name = "GROUP")]
+    from: Option<String>,
+    /// Commit the offsets
+    #[arg(long)]
+    execute: bool,
+    /// Set the taking group back where it is ahead: the records between are done twice
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// The command fails.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("error: {}", with_source(.0))]
+    Open(#[from] AskError),
+    #[error("error: {}", with_source(.0))]
+    Kafka(#[from] HandoverError),
+    #[error("error: {group} is the group of Watermaster itself")]
+    SameGroup { group: String },
+    #[error(
+        "error: the group {group} has members: {members}. Stop them, and run this again; a killed one leaves after its \
+         session.timeout.ms, Watermaster's by default after 10 s"
+    )]
+    Members { group: String, members: String },
+    #[error("error: the group {group} has no offset of any source topic: is this its name?")]
+    NoOffsets { group: String },
+    #[error(
+        "error: {group} is ahead in {partitions} partitions. If its consumers did these records, the handover was done \
+         before. If they did not, or if you are in doubt, add --force: the group is set back, and no record is lost"
+    )]
+    Ahead { group: String, partitions: usize },
+    #[error("error: {partitions} partitions can't be handed over: see their notes")]
+    BeyondEnd { partitions: usize },
+    #[error("error: an offset map does not fit: {0}")]
+    Map(#[from] TooLarge),
+    #[error("error: the group {group} was used during the handover: stop its members, and run this again")]
+    Moved { group: String },
+}
+
+impl Failure {
+    fn exit(&self) -> Exit {
+        match self {
+            Failure::Service(error) => error.exit(),
+            Failure::Open(AskError::Unreachable { .. })
+            | Failure::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
+            Failure::Config(_) | Failure::Open(_) | Failure::Kafka(HandoverError::Ask(_)) => Exit::Config,
+            Failure::SameGroup { .. } => Exit::Usage,
+            _ => Exit::Stopped,
+        }
+    }
+}
+
+/// Carries the command out.
+pub fn run(args: &HandoverArgs) -> Exit {
+    hand_over(args).map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
+}
+
+fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
+    let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
+    let ours = group_id(&kafka, &service);
+    let (direction, theirs) = match (&args.to, &args.from) {
+        (Some(to), _) => (Direction::To, to.clone()),
+        (None, from) => (Direction::From, from.clone().unwrap_or_default()),
+    };
+    if theirs == ours {
+        return Err(Failure::SameGroup { group: ours });
+    }
+    let (gives, takes) = match direction {
+        Direction::To => (&ours, &theirs),
+        Direction::From => (&theirs, &ours),
+    };
+    let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
+    let handover = Handover::open(&kafka, takes, &topics, CONNECT_TIMEOUT)?;
+    // In this order: members that leave now have committed before.
+    for group in [gives, takes] {
+        check_at_rest(&handover, group)?;
+    }
+    let committed = [handover.committed(&ours)?, handover.committed(&theirs)?];
+    if committed[usize::from(direction == Direction::From)].is_empty() {
+        return Err(Failure::NoOffsets { group: gives.clone() });
+    }
+    let bounds = handover.bounds()?;
+    let mut steps = Vec::new();
+    for (at, topic) in handover.partitions() {
+        let [ours, theirs] = committed.each_ref().map(|offsets| offsets.get(&at));
+        let position = Position {
+            ours: ours.map(|(offset, metadata)| (*offset, offset_map::decode(*offset, metadata))),
+            theirs: theirs.map(|(offset, _)| *offset),
+            bounds: bounds.get(&at).copied().unwrap_or_default(),
+        };
+        let step = plan::plan(&position, direction, service.policy.map_budget)?;
+        let twice = handover.count(at, &step.twice)?;
+        let offset = |of: Option<&(i64, Vec<u8>)>| of.map(|(offset, _)| *offset);
+        let row = Row::new(topic, at.1, [offset(ours), offset(theirs)], position.bounds.1, &step, twice);
+        steps.push((at, step, row));
+    }
+    let has =
+        |note: fn(&Note) -> bool| steps.iter().filter(|(_, step, _)| step.note.as_ref().is_some_and(note)).count();
+    let (ahead, beyond_end) = (has(|note| matches!(note, Note::Ahead(_))), has(|note| *note == Note::BeyondEnd));
+    let refusal = match (beyond_end, ahead) {
+        (1.., _) => Some(Failure::BeyondEnd { partitions: beyond_end }),
+        (_, 1..) if !args.force => Some(Failure::Ahead { group: takes.clone(), partitions: ahead }),
+        _ => None,
+    };
+    let mut target_lag = Vec::new();
+    if let (Direction::To, Some(group)) = (direction, &service.consumer_group) {
+        for target in service.targets() {
+            target_lag.push((target.to_owned(), handover.lag(group, target)?));
+        }
+    }
+    let commits: Vec<_> = (0..)
+        .zip(&steps)
+        .filter_map(|(partition, (at, step, _))| {
+            Some((*at, Commit { partition, offset: step.offset, metadata: step.commit.clone()? }))
+        })
+        .collect();
+    let executes = args.execute && refusal.is_none();
+    if executes && !commits.is_empty() {
+        handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?;
+    }
+    let report = Report {
+        service: &service.name,
+        watermaster: &ours,
+        group: &theirs,
+        to_group: direction == Direction::To,
+        executed: executes,
+        commits: commits.len(),
+        twice: steps.iter().map(|(_, _, row)| row.twice).sum(),
+        left: steps.iter().map(|(_, _, row)| row.left).sum(),
+        may_repeat_a_round: direction == Direction::To && kafka.delivery == Delivery::AtLeastOnce,
+        consumer_group: service.consumer_group.as_deref(),
+        target_lag,
+        partitions: steps.into_iter().map(|(_, _, row)| row).collect(),
+    };
+    match args.output.format {
+        Output::Json => print_json(&report),
+        Output::Text => print(report.text(refusal.is_some())),
+    }
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    if executes {
+        check_at_rest(&handover, gives)?;
+        let before = &committed[usize::from(direction == Direction::From)];
+        if handover.committed(gives)? != *before {
+            return Err(Failure::Moved { group: gives.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_at_rest(handover: &Handover, group: &str) -> Result<(), Failure> {
+    let members = handover.members(group)?;
+    match members.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Members { group: group.to_owned(), members: members.join(", ") }),
+    }
+}

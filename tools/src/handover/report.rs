@@ -1,0 +1,102 @@
+//! The result of a handover.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::plan::Step;
+
+/// A partition.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    topic: String,
+    partition: i32,
+    /// The committed offsets before the handover.
+    watermaster_offset: Option<i64>,
+    group_offset: Option<i64>,
+    /// The offset of the taking group after it.
+    offset: i64,
+    /// The number of records that will be done again.
+    pub twice: u64,
+    /// Offsets from there to the end.
+    pub left: u64,
+    note: Option<String>,
+}
+
+impl Row {
+    pub fn new(
+        topic: &str, partition: i32, [watermaster_offset, group_offset]: [Option<i64>; 2], end: i64, step: &Step,
+        twice: u64,
+    ) -> Row {
+        let (offset, note) = (step.offset, step.note.map(|note| note.to_string()));
+        let left = u64::try_from(end - offset).unwrap_or(0);
+        Row { topic: topic.to_owned(), partition, watermaster_offset, group_offset, offset, twice, left, note }
+    }
+}
+
+/// The whole handover.
+#[derive(Debug, Serialize)]
+pub(super) struct Report<'a> {
+    pub service: &'a str,
+    pub watermaster: &'a str,
+    pub group: &'a str,
+    pub to_group: bool,
+    pub executed: bool,
+    /// The number of partitions that get another offset.
+    pub commits: usize,
+    pub twice: u64,
+    pub left: u64,
+    pub may_repeat_a_round: bool,
+    pub consumer_group: Option<&'a str>,
+    /// The offsets that `consumer_group` has not committed in each target; `None` if it has committed none.
+    pub target_lag: Vec<(String, Option<u64>)>,
+    pub partitions: Vec<Row>,
+}
+
+impl Report<'_> {
+    /// Returns the text for people.
+    pub fn text(&self, is_refused: bool) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        table.set_header(["topic", "partition", self.watermaster, self.group, "new offset", "twice", "left", ""]);
+        for index in 1..7 {
+            if let Some(column) = table.column_mut(index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let offset = |offset: Option<i64>| offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string());
+        for row in &self.partitions {
+            let numbers = [row.partition.to_string(), offset(row.watermaster_offset), offset(row.group_offset)];
+            let plan = [row.offset.to_string(), row.twice.to_string(), row.left.to_string()];
+            let note = row.note.clone().unwrap_or_default();
+            table.add_row([row.topic.clone()].into_iter().chain(numbers).chain(plan).chain([note]));
+        }
+        let takes = if self.to_group { self.group } else { self.watermaster };
+        let mut text = format!(
+            "{table}\n\n{}: {} records will be done twice; {} offsets are left for {takes}",
+            self.service, self.twice, self.left
+        );
+        if self.may_repeat_a_round {
+            text.push_str("\nwith delivery = \"at_least_once\", a crash repeats the records of one more round");
+        }
+        for (target, lag) in &self.target_lag {
+            let left = lag.map_or_else(|| "every record".to_owned(), |lag| format!("{lag} offsets"));
+            let group = self.consumer_group.unwrap_or_default();
+            _ = write!(text, "\n{target} holds {left} that {group} has not committed: they come from there alone");
+        }
+        if is_refused {
+            return text;
+        }
+        match (self.commits, self.executed) {
+            (0, _) => text.push_str("\nnothing is left to do: the group has these offsets"),
+            (commits, true) => _ = write!(text, "\ndone: {takes} has new offsets in {commits} partitions"),
+            (_, false) => {
+                let command = std::env::args().map(|part| if part.contains(' ') { format!("'{part}'") } else { part });
+                let command = command.collect::<Vec<_>>().join(" ");
+                _ = write!(text, "\nnothing is changed. To hand over:\n{command} --execute");
+            }
+        }
+        text
+    }
+}
