@@ -44,7 +44,7 @@ pub struct Kafka {
     pub properties: BTreeMap<String, String>,
     /// The values that come from files: those of `kafka.properties_file`, and certificates and keys in PEM.
     pub secrets: Secrets,
-    /// The files that properties name, by property, whose contents are in `secrets` or which librdkafka reads.
+    /// The files that properties name, by property. `secrets` has their contents, or librdkafka reads them.
     pub property_files: BTreeMap<String, PathBuf>,
     pub schema_registry: Option<SchemaRegistry>,
 }

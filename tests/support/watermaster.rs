@@ -60,7 +60,10 @@ fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Op
 /// Returns the command for a subcommand with this configuration, without the variables that would change it.
 fn command(program: &Path, subcommand: &str, toml: &str, dir: &TempDir) -> Command {
     let file = dir.path().join(FILE);
-    std::fs::write(&file, toml).expect("the configuration can be written");
+    // A command that started a moment ago may be reading the file.
+    if std::fs::read_to_string(&file).ok().as_deref() != Some(toml) {
+        std::fs::write(&file, toml).expect("the configuration can be written");
+    }
     let mut command = Command::new(program);
     command.args(subcommand.split(' ')).arg("--config").arg(&file);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {

@@ -51,8 +51,8 @@ impl fmt::Display for Changed {
 }
 
 impl Config {
-    /// Returns the differences to another configuration, in the order of their keys. A service, a token or a source that
-    /// came or went is one.
+    /// Returns the differences to another configuration, in the order of their keys. A service, a token or a source
+    /// that came or went is one.
     ///
     /// # Errors
     /// One for each key that takes a restart to change.

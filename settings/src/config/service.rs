@@ -15,9 +15,9 @@ use crate::token::SharedToken;
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
-/// The most configured clients whose names are compared with each other.
+/// The most configured clients to compare with each other.
 const MAX_PAIRED_CLIENTS: usize = 200;
-/// The most configured clients whose names are compared with those of the sources.
+/// The most configured clients to compare with those of the sources.
 const MAX_COMPARED_CLIENTS: usize = 1_000;
 
 /// Reads one service. Some keys of `kafka` hold for every service.
@@ -289,7 +289,7 @@ fn warn_of_likeness(section: &Section<'_>, client: Option<&String>, allowed: Opt
     }
 }
 
-/// Reports two configured clients whose names differ by one letter in a long word: they may be meant as one. Words of
+/// Reports two configured clients with one letter of difference in a long word: they may be meant as one. Words of
 /// three letters or fewer are often codes, such as those of countries.
 fn warn_of_pairs(section: &Section<'_>, configured: &[&str]) {
     let names = configured.get(..MAX_PAIRED_CLIENTS.min(configured.len())).unwrap_or_default();
