@@ -121,7 +121,7 @@ struct RunArgs {
     /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one
     #[arg(long)]
     fail_fast: bool,
-    /// Reload the configuration when a file of it changes
+    /// Reload the configuration when a file of it changes, or one that it names, such as a certificate
     #[arg(long)]
     watch: bool,
 }

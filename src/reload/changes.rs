@@ -31,9 +31,9 @@ pub(super) fn described(changed: &[Changed], files: &[NamedFile]) -> Vec<ChangeV
 pub(super) fn log(change: &ChangeView, by: &str) {
     let ChangeView { key, service, from, to, origin, doubtful_factor } = change;
     match doubtful_factor {
-        None => info!(service, key, %from, %to, origin, by, "changed"),
+        None => info!(service, %key, %from, %to, origin, by, "changed"),
         Some(factor) => {
-            warn!(service, key, %from, %to, origin, by, factor, "changed to more than twice, or less than half")
+            warn!(service, %key, %from, %to, origin, by, factor, "changed to more than twice, or less than half")
         }
     }
 }

@@ -195,6 +195,13 @@ fn authorities_come_from_a_file_of_certificates() {
     assert!(matches!(check(), Err(RegistryError::File { .. })), "no file");
     std::fs::write(&file, "no certificate").unwrap();
     assert!(matches!(check(), Err(RegistryError::File { .. })), "no certificate");
+    // After a failure the next question reads the file again: it may have been renewed.
+    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n").unwrap();
+    let mut registry =
+        RegistryClient::new(SchemaRegistry { ca_file: Some(file.clone()), ..settings("https://127.0.0.1:1") });
+    assert!(registry.check().is_err_and(|error| error.is_unreachable()));
+    std::fs::write(&file, "no certificate").unwrap();
+    assert!(matches!(registry.check(), Err(RegistryError::File { .. })), "it is not the former one that counts");
     std::fs::remove_file(&file).unwrap();
 }
 
