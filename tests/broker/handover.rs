@@ -154,6 +154,10 @@ fn with_one_client_per_topic_nothing_is_done_twice() {
     workers.stop();
     let (code, out, err) = desk.any("handover", &["--to", &group, "--execute"]);
     assert!(code == Some(70) && err.contains("is ahead in") && out.contains("ahead by"), "{code:?}: {out}{err}");
+    let (code, out, err) = desk.any("handover", &["--to", &group, "--force", "--output", "json"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let back: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(back["twice"], seen.lock().expect("no holder panics").len(), "all that the workers did: {back}");
     let (code, _, err) = desk.any("handover", &["--from", "no-such-group"]);
     assert!(code == Some(70) && err.contains("no-such-group has no offset"), "{code:?}: {err}");
 

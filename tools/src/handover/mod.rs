@@ -19,8 +19,8 @@ use watermaster_settings::{Delivery, config::ConfigErrors};
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::format::with_source;
 use crate::sources::{ServiceError, service_of};
-use plan::{Direction, Note, Position};
-use report::{Report, Row};
+use plan::{Direction, GroupOffsets, Note};
+use report::{HandoverReport, PartitionRow};
 
 /// The time that the brokers may take to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub struct HandoverArgs {
 
 /// The command fails.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CommandError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     #[error(transparent)]
@@ -84,14 +84,16 @@ enum Failure {
     Moved { group: String },
 }
 
-impl Failure {
+impl CommandError {
     fn exit(&self) -> Exit {
         match self {
-            Failure::Service(error) => error.exit(),
-            Failure::Open(AskError::Unreachable { .. })
-            | Failure::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
-            Failure::Config(_) | Failure::Open(_) | Failure::Kafka(HandoverError::Ask(_)) => Exit::Config,
-            Failure::SameGroup { .. } => Exit::Usage,
+            CommandError::Service(error) => error.exit(),
+            CommandError::Open(AskError::Unreachable { .. })
+            | CommandError::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
+            CommandError::Config(_) | CommandError::Open(_) | CommandError::Kafka(HandoverError::Ask(_)) => {
+                Exit::Config
+            }
+            CommandError::SameGroup { .. } => Exit::Usage,
             _ => Exit::Stopped,
         }
     }
@@ -102,7 +104,7 @@ pub fn run(args: &HandoverArgs) -> Exit {
     hand_over(args).map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
 }
 
-fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
+fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
     let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
     let ours = group_id(&kafka, &service);
     let (direction, theirs) = match (&args.to, &args.from) {
@@ -110,7 +112,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
         (None, from) => (Direction::From, from.clone().unwrap_or_default()),
     };
     if theirs == ours {
-        return Err(Failure::SameGroup { group: ours });
+        return Err(CommandError::SameGroup { group: ours });
     }
     let (gives, takes) = match direction {
         Direction::To => (&ours, &theirs),
@@ -124,13 +126,13 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
     }
     let committed = [handover.committed(&ours)?, handover.committed(&theirs)?];
     if committed[usize::from(direction == Direction::From)].is_empty() {
-        return Err(Failure::NoOffsets { group: gives.clone() });
+        return Err(CommandError::NoOffsets { group: gives.clone() });
     }
     let bounds = handover.bounds()?;
     let mut steps = Vec::new();
     for (at, topic) in handover.partitions() {
         let [ours, theirs] = committed.each_ref().map(|offsets| offsets.get(&at));
-        let position = Position {
+        let position = GroupOffsets {
             ours: ours.map(|(offset, metadata)| (*offset, offset_map::decode(*offset, metadata))),
             theirs: theirs.map(|(offset, _)| *offset),
             bounds: bounds.get(&at).copied().unwrap_or_default(),
@@ -138,21 +140,25 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
         let step = plan::plan(&position, direction, service.policy.map_budget)?;
         let twice = handover.count(at, &step.twice)?;
         let offset = |of: Option<&(i64, Vec<u8>)>| of.map(|(offset, _)| *offset);
-        let row = Row::new(topic, at.1, [offset(ours), offset(theirs)], position.bounds.1, &step, twice);
+        let row = PartitionRow::new(topic, at.1, [offset(ours), offset(theirs)], position.bounds.1, &step, twice);
         steps.push((at, step, row));
     }
     let has =
         |note: fn(&Note) -> bool| steps.iter().filter(|(_, step, _)| step.note.as_ref().is_some_and(note)).count();
     let (ahead, beyond_end) = (has(|note| matches!(note, Note::Ahead(_))), has(|note| *note == Note::BeyondEnd));
     let refusal = match (beyond_end, ahead) {
-        (1.., _) => Some(Failure::BeyondEnd { partitions: beyond_end }),
-        (_, 1..) if !args.force => Some(Failure::Ahead { group: takes.clone(), partitions: ahead }),
+        (1.., _) => Some(CommandError::BeyondEnd { partitions: beyond_end }),
+        (_, 1..) if !args.force => Some(CommandError::Ahead { group: takes.clone(), partitions: ahead }),
         _ => None,
     };
     let mut target_lag = Vec::new();
     if let (Direction::To, Some(group)) = (direction, &service.consumer_group) {
         for target in service.targets() {
-            target_lag.push((target.to_owned(), handover.lag(group, target)?));
+            match handover.lag(group, target) {
+                Ok(lag) => target_lag.push((target.to_owned(), lag)),
+                // The offsets do not depend on it.
+                Err(error) => eprintln!("warning: the lag of {group} is not known: {}", with_source(&error)),
+            }
         }
     }
     let commits: Vec<_> = (0..)
@@ -165,7 +171,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
     if executes && !commits.is_empty() {
         handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?;
     }
-    let report = Report {
+    let report = HandoverReport {
         service: &service.name,
         watermaster: &ours,
         group: &theirs,
@@ -190,16 +196,16 @@ fn hand_over(args: &HandoverArgs) -> Result<(), Failure> {
         check_at_rest(&handover, gives)?;
         let before = &committed[usize::from(direction == Direction::From)];
         if handover.committed(gives)? != *before {
-            return Err(Failure::Moved { group: gives.clone() });
+            return Err(CommandError::Moved { group: gives.clone() });
         }
     }
     Ok(())
 }
 
-fn check_at_rest(handover: &Handover, group: &str) -> Result<(), Failure> {
+fn check_at_rest(handover: &Handover, group: &str) -> Result<(), CommandError> {
     let members = handover.members(group)?;
     match members.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Members { group: group.to_owned(), members: members.join(", ") }),
+        false => Err(CommandError::Members { group: group.to_owned(), members: members.join(", ") }),
     }
 }

@@ -15,7 +15,7 @@ pub(super) enum Direction {
 
 /// The offsets of a partition before the handover.
 #[derive(Debug, Clone)]
-pub(super) struct Position {
+pub(super) struct GroupOffsets {
     /// Watermaster's committed offset and the map beside it.
     pub ours: Option<(i64, Result<OffsetMap, DecodeError>)>,
     /// The committed offset of the service's own group.
@@ -43,7 +43,7 @@ pub(super) enum Note {
 
 /// The plan for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct PartitionPlan {
     /// The offset of the taking group after the handover.
     pub offset: i64,
     /// The metadata to commit with it; `None` if the group has this offset.
@@ -57,7 +57,9 @@ pub(super) struct Step {
 ///
 /// # Errors
 /// The offset map does not fit into this budget.
-pub(super) fn plan(position: &Position, direction: Direction, budget: MapBudget) -> Result<Step, TooLarge> {
+pub(super) fn plan(
+    position: &GroupOffsets, direction: Direction, budget: MapBudget,
+) -> Result<PartitionPlan, TooLarge> {
     let (low, end) = position.bounds;
     let ours = position.ours.as_ref().map(|(offset, _)| *offset);
     let (gives, takes) = match direction {
@@ -73,7 +75,7 @@ pub(super) fn plan(position: &Position, direction: Direction, budget: MapBudget)
     };
     let (given, mut note) = match (gives, takes) {
         (None, Some(offset)) => {
-            return Ok(Step { offset, commit: None, twice: OffsetRuns::new(), note: Some(Note::Kept) });
+            return Ok(PartitionPlan { offset, commit: None, twice: OffsetRuns::new(), note: Some(Note::Kept) });
         }
         (None, None) => (low, Some(Note::Fresh)),
         (Some(offset), _) if offset > end => (offset, Some(Note::BeyondEnd)),
@@ -108,7 +110,7 @@ pub(super) fn plan(position: &Position, direction: Direction, budget: MapBudget)
             Some(offset_map::encode(budget, &tracker, slice_ms(&map), &map.admitted)?)
         }
     };
-    Ok(Step { offset, commit, twice, note })
+    Ok(PartitionPlan { offset, commit, twice, note })
 }
 
 /// Returns a width of slices by which the ends of all slices in a map lie on one grid.
@@ -137,16 +139,16 @@ mod tests {
 
     /// A partition with the offsets 50 to 999, of which Watermaster has committed 100 and completed 103 to 105 and 110
     /// to 119.
-    fn at(ours: bool, theirs: Option<i64>) -> Position {
+    fn at(ours: bool, theirs: Option<i64>) -> GroupOffsets {
         let ours = ours.then(|| (100, Ok(map(&[(103, 106), (110, 120)]))));
-        Position { ours, theirs, bounds: (50, 1_000) }
+        GroupOffsets { ours, theirs, bounds: (50, 1_000) }
     }
 
-    fn planned(position: &Position, direction: Direction) -> Step {
+    fn planned(position: &GroupOffsets, direction: Direction) -> PartitionPlan {
         plan(position, direction, MapBudget::default()).unwrap()
     }
 
-    fn runs(step: &Step) -> Vec<(i64, i64)> {
+    fn runs(step: &PartitionPlan) -> Vec<(i64, i64)> {
         step.twice.iter().map(|run| (run.start, run.end)).collect()
     }
 
@@ -194,13 +196,13 @@ mod tests {
     #[test]
     fn an_offset_that_another_program_committed_gets_a_map() {
         let foreign = Some((100, offset_map::decode(100, b"")));
-        let position = Position { ours: foreign, ..at(true, Some(100)) };
+        let position = GroupOffsets { ours: foreign, ..at(true, Some(100)) };
         let step = planned(&position, From);
         assert_eq!((step.offset, step.note), (100, None));
         assert!(decode(100, step.commit.unwrap().as_bytes()).is_ok());
         assert_eq!(planned(&position, To).commit, None);
         let unreadable = Some((100, offset_map::decode(100, b"wm9")));
-        let step = planned(&Position { ours: unreadable, ..at(true, None) }, To);
+        let step = planned(&GroupOffsets { ours: unreadable, ..at(true, None) }, To);
         assert_eq!((step.offset, step.note), (100, Some(Note::UnknownMap)));
     }
 
@@ -219,10 +221,10 @@ mod tests {
 
     #[test]
     fn deleted_records_are_skipped_aloud_and_no_offset_lies_beyond_the_end() {
-        let step = planned(&Position { bounds: (104, 1_000), ..at(true, None) }, To);
+        let step = planned(&GroupOffsets { bounds: (104, 1_000), ..at(true, None) }, To);
         assert_eq!((step.offset, step.note, runs(&step)), (106, Some(Note::Deleted(4)), vec![(110, 120)]));
         for (position, direction) in [(at(true, None), To), (at(false, Some(100)), From)] {
-            let step = planned(&Position { bounds: (0, 99), ..position }, direction);
+            let step = planned(&GroupOffsets { bounds: (0, 99), ..position }, direction);
             assert_eq!(step.note, Some(Note::BeyondEnd));
         }
     }

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::plan::Step;
+use super::plan::PartitionPlan;
 
 /// A partition.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct PartitionRow {
     topic: String,
     partition: i32,
     /// The committed offsets before the handover.
@@ -24,20 +24,20 @@ pub(super) struct Row {
     note: Option<String>,
 }
 
-impl Row {
+impl PartitionRow {
     pub fn new(
-        topic: &str, partition: i32, [watermaster_offset, group_offset]: [Option<i64>; 2], end: i64, step: &Step,
-        twice: u64,
-    ) -> Row {
+        topic: &str, partition: i32, [watermaster_offset, group_offset]: [Option<i64>; 2], end: i64,
+        step: &PartitionPlan, twice: u64,
+    ) -> PartitionRow {
         let (offset, note) = (step.offset, step.note.map(|note| note.to_string()));
         let left = u64::try_from(end - offset).unwrap_or(0);
-        Row { topic: topic.to_owned(), partition, watermaster_offset, group_offset, offset, twice, left, note }
+        PartitionRow { topic: topic.to_owned(), partition, watermaster_offset, group_offset, offset, twice, left, note }
     }
 }
 
 /// The whole handover.
 #[derive(Debug, Serialize)]
-pub(super) struct Report<'a> {
+pub(super) struct HandoverReport<'a> {
     pub service: &'a str,
     pub watermaster: &'a str,
     pub group: &'a str,
@@ -51,10 +51,10 @@ pub(super) struct Report<'a> {
     pub consumer_group: Option<&'a str>,
     /// The offsets that `consumer_group` has not committed in each target; `None` if it has committed none.
     pub target_lag: Vec<(String, Option<u64>)>,
-    pub partitions: Vec<Row>,
+    pub partitions: Vec<PartitionRow>,
 }
 
-impl Report<'_> {
+impl HandoverReport<'_> {
     /// Returns the text for people.
     pub fn text(&self, is_refused: bool) -> String {
         let mut table = Table::new();
@@ -81,9 +81,9 @@ impl Report<'_> {
             text.push_str("\nwith delivery = \"at_least_once\", a crash repeats the records of one more round");
         }
         for (target, lag) in &self.target_lag {
-            let left = lag.map_or_else(|| "every record".to_owned(), |lag| format!("{lag} offsets"));
+            let left = lag.map_or_else(|| "nothing yet".to_owned(), |lag| format!("all but {lag} offsets"));
             let group = self.consumer_group.unwrap_or_default();
-            _ = write!(text, "\n{target} holds {left} that {group} has not committed: they come from there alone");
+            _ = write!(text, "\n{target}: {group} has committed {left}; what is left there is in no other topic");
         }
         if is_refused {
             return text;
