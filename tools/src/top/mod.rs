@@ -1,7 +1,7 @@
 //! `watermaster top`: shows a running instance, live, over its HTTP API.
 //!
 //! - `fetch`: the request and its answer, and how fast counts grew between two
-//! - `fleet`: several instances as one
+//! - `instances`: several instances as one
 //! - `client`: one client in detail
 //! - `table`: the columns, as many as fit
 //! - `app`: the choices made by key, and whether the instance answers
@@ -12,7 +12,7 @@
 mod app;
 mod client;
 pub(crate) mod fetch;
-mod fleet;
+mod instances;
 mod table;
 mod view;
 
@@ -30,7 +30,7 @@ use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use crate::endpoint::{CertificatesError, TokenArg, TokenFileError, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
-use fleet::Fleet;
+use instances::InstanceSet;
 
 /// The interval between two requests. Snapshots are renewed at least twice as often.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -91,13 +91,13 @@ pub fn run(args: &TopArgs) -> Exit {
 
 fn show(args: &TopArgs) -> Result<(), TopError> {
     let (url, token) = (&args.instance.url, args.token.read()?);
-    let mut fleet = Fleet(Vec::new());
+    let mut instances = InstanceSet(Vec::new());
     for url in [url].into_iter().chain(&args.others) {
         let endpoint = args.instance.endpoint_at(url, token.as_deref())?;
-        fleet.0.push((url.clone(), Instance::new(endpoint, args.service.clone())));
+        instances.0.push((url.clone(), Instance::new(endpoint, args.service.clone())));
     }
     if let Some(client) = &args.client {
-        let found = fleet.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let found = instances.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
             Output::Text => print(found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n")),
             Output::Json => print_json(&json!({ "clients": found })),
@@ -105,7 +105,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
         return Ok(());
     }
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
-        let services = once(&fleet).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let services = once(&instances).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
             Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
             Output::Json => print_json(&json!({ "services": services })),
@@ -114,7 +114,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
     }
     // https://no-color.org
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let answers = ask_repeatedly(fleet);
+    let answers = ask_repeatedly(instances);
     let mut terminal = ratatui::try_init()?;
     let ended = live(&mut terminal, App::new(url.clone(), colour), &answers);
     ratatui::restore();
@@ -138,10 +138,10 @@ fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Instanc
 }
 
 /// Asks once per [`ASK_INTERVAL`] until the receiver is dropped.
-fn ask_repeatedly(fleet: Fleet) -> Receiver<InstanceAnswer> {
+fn ask_repeatedly(instances: InstanceSet) -> Receiver<InstanceAnswer> {
     let (sender, answers) = mpsc::channel();
     thread::spawn(move || {
-        while sender.send(fleet.ask()).is_ok() {
+        while sender.send(instances.ask()).is_ok() {
             thread::sleep(ASK_INTERVAL);
         }
     });
@@ -149,11 +149,11 @@ fn ask_repeatedly(fleet: Fleet) -> Receiver<InstanceAnswer> {
 }
 
 /// Asks twice, so that there are rates.
-fn once(fleet: &Fleet) -> Result<Vec<ServiceStatus>, FetchError> {
-    let first = fleet.ask();
+fn once(instances: &InstanceSet) -> Result<Vec<ServiceStatus>, FetchError> {
+    let first = instances.ask();
     let before = first.outcome?;
     thread::sleep(ASK_INTERVAL);
-    let second = fleet.ask();
+    let second = instances.ask();
     let mut services = second.outcome?;
     add_rates(&mut services, &before, second.at - first.at);
     Ok(services)

@@ -7,9 +7,9 @@ use watermaster_api::{ClientView, DecisionsView, ServiceFigures};
 use super::fetch::{ClientStatus, FetchError, FoundClient, Instance, InstanceAnswer, ServiceStatus};
 
 /// The instances that are asked, with their addresses.
-pub struct Fleet(pub Vec<(String, Instance)>);
+pub struct InstanceSet(pub Vec<(String, Instance)>);
 
-impl Fleet {
+impl InstanceSet {
     /// Asks all instances, one after the other. While one answers, the others only make their services not ready.
     pub fn ask(&self) -> InstanceAnswer {
         let (mut all, mut silent, mut first_error) = (Vec::new(), Vec::new(), None);
