@@ -67,7 +67,7 @@ fn assert_stub(rig: &Rig, record: &Record, offset: usize, reason: &str, key: Opt
     assert_eq!((header("throttle-topic"), header("throttle-partition")), (rig.sources[0].as_str(), "0"));
     assert_eq!((header("throttle-offset"), header("throttle-reason")), (offset.to_string().as_str(), reason));
     assert_eq!((header("throttle-client"), header("throttle-service")), ("", "kyc"));
-    assert_eq!(record.headers.len(), 10, "{:?}", record.headers);
+    assert_eq!(record.headers.len(), 12, "{:?}", record.headers);
     assert_eq!(record.headers.last(), Some(&("throttle-stub".to_owned(), Some(b"1".to_vec()))));
 }
 
@@ -151,7 +151,7 @@ fn a_hundred_records_full_of_throttle_headers_delay_the_next_one_by_less_than_3_
         .iter()
         .find(|record| record.timestamp == start + BEFORE as i64 - 1)
         .expect("a dead letter with this number");
-    assert_eq!((whole.headers.len(), whole.header("throttle-reason")), (4_900 + 9, Some("anonymous")));
+    assert_eq!((whole.headers.len(), whole.header("throttle-reason")), (4_900 + 11, Some("anonymous")));
 }
 
 /// The record alone is within the dead-letter topic's limit; with the headers of the rejection it is above it.

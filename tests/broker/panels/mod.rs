@@ -34,6 +34,7 @@ fn every_panel_shows_data() {
     let mut stage = Stage::start(ports);
     // A rate omits the increase of a counter before the first scrape.
     until_answered(&mut stage, "the first instance", || all_ready(&prometheus, &addresses[..1]));
+    stage.fence();
     stage.join();
     let sums = sums::questions(&boards);
     until_answered(&mut stage, "the second instance", || all_ready(&prometheus, &addresses));

@@ -137,6 +137,7 @@ const PLATFORM: &[Placed] = &[
     panel(38, "Last reload", &[SHAPED]),
     panel(39, "Configuration in force since", &[SHAPED]),
     panel(40, "Different configurations", &[PAUSED]),
+    panel(63, "Last changes of the configuration", &[SHAPED]),
     panel(41, "Unread records", &[PAUSED]),
     panel(42, "CPU", &[SHAPED]),
     panel(50, "Busy engines", &[SHAPED]),

@@ -113,12 +113,21 @@ impl Stage {
         self.second = Some(Watermaster::spawn(&config));
     }
 
+    /// Reloads the first instance with a fence around the campaign's capacity, which changes no decision.
+    pub fn fence(&mut self) {
+        self.reload_campaign(|campaign| campaign.keys.push_str("\ncapacity_max = 1000000"));
+    }
+
     /// Reloads the first instance with another capacity and shadow mode for the campaign.
     pub fn reload(&mut self) {
-        let campaign =
-            self.config.services.iter_mut().find(|service| service.name == CAMPAIGN).expect("a campaign service");
-        campaign.capacity *= 2;
-        campaign.keys.push_str("\nenforce = false");
+        self.reload_campaign(|campaign| {
+            campaign.capacity *= 2;
+            campaign.keys.push_str("\nenforce = false");
+        });
+    }
+
+    fn reload_campaign(&mut self, change: impl FnOnce(&mut Service)) {
+        change(self.config.services.iter_mut().find(|service| service.name == CAMPAIGN).expect("a campaign service"));
         let (status, body) = self.first.reload(&self.config.to_toml(), TOKEN);
         assert_eq!(status, 200, "{body}");
     }
