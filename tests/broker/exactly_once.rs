@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
 use crate::support::config::{Config, SHORT_SESSION};
 use crate::support::judge::{Judge, Verdict};
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::record::{Identity, Record};
+use crate::support::record::Identity;
 use crate::support::wait::{let_the_fault_last, wait_until};
 use crate::{
     support::broker::Broker, support::generator::Random, support::own_broker::OwnBroker, support::reader::Follower,
@@ -36,18 +36,7 @@ pub fn numbered(sources: &[String], n: u64) -> Outgoing {
 
 /// Asserts that no record is lost, repeated, altered or out of order.
 pub fn judge(rig: &Rig, reasons: &[&str]) -> Verdict {
-    let client = |record: &Record| record.header("client-id").map(str::to_owned);
-    let judge = Judge {
-        identity: Identity::Value,
-        service: "kyc",
-        client_of: &client,
-        reasons,
-        admits_all: false,
-        target_partitions: TARGET_PARTITIONS,
-        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-        keeps_timestamps: true,
-        repeats_allowed: 0,
-    };
+    let judge = Judge { reasons, ..NUMBERED };
     let verdict = judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter());
     eprintln!(
         "{}: {} admitted, {} rejected, {} repeated, {} wrong",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
 use crate::support::producer::{Load, Outgoing};
 use crate::support::record::{Identity, Record};
 use crate::{
@@ -166,17 +166,7 @@ fn reloads(count: u32, seed: u64) {
 
     let (source, target) = (rig.read_sources(), rig.read_target());
     assert_eq!(source.len() as u64, sent);
-    let judge = Judge {
-        identity: Identity::Value,
-        service: "kyc",
-        client_of: &|record| record.header("client-id").map(str::to_owned),
-        reasons: &["over_allocation", "capacity_in_use"],
-        admits_all: false,
-        target_partitions: TARGET_PARTITIONS,
-        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-        keeps_timestamps: false,
-        repeats_allowed: 0,
-    };
+    let judge = Judge { reasons: &["over_allocation", "capacity_in_use"], keeps_timestamps: false, ..NUMBERED };
     let verdict = judge.judge(&source, &target, &rig.read_dead_letter());
     let windows = windows_are_kept(&target, &history);
     eprintln!("{} admitted, {} rejected; {windows} windows were enforced", verdict.admitted, verdict.rejected);

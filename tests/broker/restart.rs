@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
 use crate::support::judge::{Judge, Verdict};
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::record::{Identity, Record};
+use crate::support::record::Identity;
 use crate::{
     support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
     support::wait::wait_until, support::watermaster::Watermaster,
@@ -15,18 +15,7 @@ const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 
 /// Judges numbered records; no reason is allowed, so no record may be rejected.
 fn judge(rig: &Rig, repeats_allowed: u64) -> Verdict {
-    let client = |record: &Record| record.header("client-id").map(str::to_owned);
-    let judge = Judge {
-        identity: Identity::Value,
-        service: "kyc",
-        client_of: &client,
-        reasons: &[],
-        admits_all: false,
-        target_partitions: TARGET_PARTITIONS,
-        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-        keeps_timestamps: true,
-        repeats_allowed,
-    };
+    let judge = Judge { repeats_allowed, ..NUMBERED };
     let verdict = judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter());
     verdict.assert_right();
     verdict

@@ -7,11 +7,30 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::support::broker::{Broker, Topic, Topics, unique};
 use crate::support::config::{Config, Service};
-use crate::{support::reader::read_all, support::record::Record};
+use crate::support::judge::Judge;
+use crate::support::reader::read_all;
+use crate::support::record::{Identity, Record};
 
 /// The number of partitions of the target. It differs from that of the sources, so that a copied number is detected.
 pub const TARGET_PARTITIONS: i32 = 6;
 pub const DEAD_LETTER_PARTITIONS: i32 = 3;
+
+/// Judges numbered records with their client in a header: all are admitted once, in order, with their timestamps.
+pub const NUMBERED: Judge<'static> = Judge {
+    identity: Identity::Value,
+    service: "kyc",
+    client_of: &client_id,
+    reasons: &[],
+    admits_all: false,
+    target_partitions: TARGET_PARTITIONS,
+    dead_letter_partitions: DEAD_LETTER_PARTITIONS,
+    keeps_timestamps: true,
+    repeats_allowed: 0,
+};
+
+fn client_id(record: &Record) -> Option<String> {
+    record.header("client-id").map(str::to_owned)
+}
 
 /// The time limit for records to be delivered.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);

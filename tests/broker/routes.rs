@@ -8,7 +8,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::dead_letters::{Desk, keep_redrive_key};
 use crate::load::{json, load};
 use crate::promise::{PROMISE, STOP_TIMEOUT, TABLES};
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, NUMBERED, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::{Broker, Topic, Topics};
 use crate::support::config::{Config, SHORT_SESSION};
 use crate::support::generator::Random;
@@ -96,17 +96,11 @@ impl Products {
 
     /// Asserts for each product that all its records arrived, and only in its own outputs.
     fn judge(&self, repeats_allowed: u64) -> [Verdict; 2] {
-        let client = |record: &Record| record.header("client-id").map(str::to_owned);
         let judge = Judge {
-            identity: Identity::Value,
-            service: "kyc",
-            client_of: &client,
             reasons: &["unknown_client", "undeliverable"],
-            admits_all: false,
-            target_partitions: TARGET_PARTITIONS,
-            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
             keeps_timestamps: false,
             repeats_allowed,
+            ..NUMBERED
         };
         let outputs = [[&self.rig.target, &self.rig.dead_letter], [&self.cards[0], &self.cards[1]]];
         [0, 1].map(|product| {

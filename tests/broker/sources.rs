@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::record::{Identity, Record};
+use crate::support::record::Identity;
 use crate::{
     support::broker::Broker, support::broker::Topic, support::config::Config, support::config::Service,
     support::judge::Judge, support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
@@ -68,17 +68,7 @@ impl Stage {
 
     /// Asserts that each record of a service arrived once, and in the order of its client.
     fn assert_once(&self, service: &str, rig: &Rig) -> u64 {
-        let judge = Judge {
-            identity: Identity::Value,
-            service,
-            client_of: &|record: &Record| record.header("client-id").map(str::to_owned),
-            reasons: &[],
-            admits_all: false,
-            target_partitions: TARGET_PARTITIONS,
-            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-            keeps_timestamps: true,
-            repeats_allowed: 0,
-        };
+        let judge = Judge { service, ..NUMBERED };
         judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter()).assert_right().admitted
     }
 }

@@ -129,7 +129,7 @@ mod long {
 
     use super::*;
     use crate::exactly_once::{numbered, wait_for_backlog};
-    use crate::rig::{DEAD_LETTER_PARTITIONS, TARGET_PARTITIONS};
+    use crate::rig::NUMBERED;
     use crate::support::config::SHORT_SESSION;
     use crate::support::judge::Judge;
     use crate::support::producer::Load;
@@ -231,17 +231,7 @@ mod long {
     }
 
     fn judge(rig: &Rig, target: &[Record]) -> u64 {
-        let judge = Judge {
-            identity: Identity::Value,
-            service: "kyc",
-            client_of: &|record| record.header("client-id").map(str::to_owned),
-            reasons: &[],
-            admits_all: false,
-            target_partitions: TARGET_PARTITIONS,
-            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-            keeps_timestamps: false,
-            repeats_allowed: 0,
-        };
+        let judge = Judge { keeps_timestamps: false, ..NUMBERED };
         judge.judge(&rig.read_sources(), target, &rig.read_dead_letter()).assert_right().admitted
     }
 

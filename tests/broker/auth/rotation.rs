@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::exactly_once::STOP_TIMEOUT;
-use crate::rig::{DEAD_LETTER_PARTITIONS, TARGET_PARTITIONS};
+use crate::rig::NUMBERED;
 use crate::support::judge::Judge;
 use crate::support::own_broker::temporary_directory;
 use crate::support::producer::Load;
@@ -74,18 +74,7 @@ fn rotate_under_load(
     follower.wait_for(sent, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
-    let client = |record: &Record| record.header("client-id").map(str::to_owned);
-    let judge = Judge {
-        identity: Identity::Value,
-        service: "kyc",
-        client_of: &client,
-        reasons: &[],
-        admits_all: false,
-        target_partitions: TARGET_PARTITIONS,
-        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-        keeps_timestamps: false,
-        repeats_allowed: 0,
-    };
+    let judge = Judge { keeps_timestamps: false, ..NUMBERED };
     let (sources, target) = (rig.read_sources(), rig.read_target());
     let verdict = judge.judge(&sources, &target, &rig.read_dead_letter());
     assert_eq!(verdict.assert_right().admitted, sent);
