@@ -98,9 +98,7 @@ impl Asker {
     /// # Errors
     /// librdkafka refuses the configuration.
     pub fn silent(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
-        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
-        client::silence(&mut config);
-        Asker::with(kafka, config)
+        Asker::with(kafka, Asker::silent_config(kafka, group))
     }
 
     /// Makes a client as [`silent`](Asker::silent) does, for which a partition ends behind all of its records: those of
@@ -109,10 +107,15 @@ impl Asker {
     /// # Errors
     /// librdkafka refuses the configuration.
     pub fn of_all_records(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
-        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
-        client::silence(&mut config);
+        let mut config = Asker::silent_config(kafka, group);
         config.set("isolation.level", "read_uncommitted");
         Asker::with(kafka, config)
+    }
+
+    fn silent_config(kafka: &Kafka, group: &str) -> ClientConfig {
+        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
+        client::silence(&mut config);
+        config
     }
 
     /// Makes a client of a command. The command's name is its group, and its `client.id` unless one is configured.

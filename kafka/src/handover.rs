@@ -1,12 +1,12 @@
 //! Offsets of a service's sources that one consumer group takes over from another, while neither has members.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::topic_partition_list::Offset;
 use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::Kafka;
@@ -14,6 +14,7 @@ use watermaster_settings::Kafka;
 use crate::ask::{AskError, Asker};
 use crate::client::KafkaError;
 use crate::consumer::{CommitRequests, lists};
+use crate::dead_letters::Reader;
 use crate::topics::{SourcePartition, Topics, all_partitions};
 use crate::{assign, ffi, producer::transaction_timeout};
 
@@ -45,7 +46,7 @@ impl From<ClientError> for HandoverError {
 
 /// The source partitions of a service, as a client sees them that may commit for one group. It joins no group.
 pub struct Handover {
-    asker: Asker,
+    asker: Arc<Asker>,
     group: String,
     topics: Topics,
     partitions: Vec<SourcePartition>,
@@ -59,7 +60,7 @@ impl Handover {
     /// # Errors
     /// No broker answers in time, or a topic can't be used.
     pub fn open(kafka: &Kafka, group: &str, topics: &[&str], timeout: Duration) -> Result<Handover, AskError> {
-        let asker = Asker::silent(kafka, group)?;
+        let asker = Arc::new(Asker::silent(kafka, group)?);
         let counts = topics.iter().map(|topic| asker.partitions(topic, timeout)).collect::<Result<Vec<_>, _>>()?;
         let (group, topics) = (group.to_owned(), Topics::new(topics.iter().copied()));
         let pending_timeout = transaction_timeout(kafka) + CLEANUP_TIMEOUT;
@@ -112,32 +113,18 @@ impl Handover {
     /// The partition can't be read.
     pub fn count(&self, at: SourcePartition, runs: &OffsetRuns) -> Result<u64, HandoverError> {
         let (Some(first), Some(last)) = (runs.iter().next(), runs.iter().last()) else { return Ok(0) };
-        let consumer = &self.asker.consumer;
-        consumer.assign(&self.topics.list_at([(at, Offset::Offset(first.start))]))?;
+        let topic = self.topics.name(at.0);
+        let mut reader = Reader::of(Arc::clone(&self.asker), &self.group, topic, self.timeout)?;
+        reader.start(&[(at.1, first.start..last.end)].into()).map_err(AskError::from)?;
         let (mut count, mut heard) = (0, Instant::now());
-        loop {
-            match consumer.poll(POLL_TIMEOUT) {
-                Some(Ok(record)) if record.offset() < last.end => {
-                    count += u64::from(runs.contains(record.offset()));
-                    heard = Instant::now();
-                    if record.offset() + 1 < last.end {
-                        continue;
-                    }
-                }
-                Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => {}
-                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
-                    return Err(error.into());
-                }
-                // Errors of connections pass by.
-                Some(Err(_)) | None if heard.elapsed() < self.timeout => continue,
-                Some(Err(_)) | None => {
-                    let topic = self.topics.name(at.0).to_owned();
-                    return Err(HandoverError::Unread { topic, partition: at.1, offset: last.end });
-                }
+        while !reader.is_done() {
+            if let Some(is_in_run) = reader.next_with(POLL_TIMEOUT, |record| runs.contains(record.offset()))? {
+                (count, heard) = (count + u64::from(is_in_run), Instant::now());
+            } else if !reader.is_done() && heard.elapsed() > self.timeout {
+                return Err(HandoverError::Unread { topic: topic.to_owned(), partition: at.1, offset: last.end });
             }
-            consumer.unassign()?;
-            return Ok(count);
         }
+        Ok(count)
     }
 
     /// Commits offsets with their metadata for the client's group. A group with members takes none.

@@ -65,8 +65,8 @@ const HARMLESS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Properties that name a file in PEM, each with the one that takes its text. The text is read with the configuration,
-/// so that a client which is made later has the certificate that was checked, whatever the file holds by then.
+/// Properties that name a file in PEM, each with the one that takes its text. The program reads the text with the
+/// configuration and checks it, so a file that is broken later does no harm to the clients that are made then.
 pub const PEM_FILES: [(&str, &str); 3] = [
     ("ssl.ca.location", "ssl.ca.pem"),
     ("ssl.certificate.location", "ssl.certificate.pem"),

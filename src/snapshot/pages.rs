@@ -3,10 +3,9 @@
 //! This is for more than [`COPIED`] × [`PAGE`] = 8 192 clients. Copying and sorting 100 000 clients for each snapshot
 //! stopped the engine for 24–28 ms (up to 40 ms) after each round; with pages a snapshot takes 0.35 ms (up to 1.4 ms,
 //! see `docs/design/performance.md`). With fewer clients every snapshot copies all of them, so all figures are of one
-//! moment.
-//! With more, the first [`CURRENT`] pages (the oldest clients, configured clients before all others) are copied each
-//! time, and the other pages take turns: the figures of one client are of one moment, the figures of two clients may
-//! not be.
+//! moment. With more, the first [`CURRENT`] pages (the oldest clients, configured clients before all others) are copied
+//! each time, and the other pages take turns: the figures of one client are of one moment, the figures of two clients
+//! may not be.
 //!
 //! Sorting is left to the reader.
 

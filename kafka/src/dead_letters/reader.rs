@@ -272,7 +272,7 @@ impl Reader {
     }
 
     /// Returns what `take` returns for the next record, as [`next`](Reader::next) returns the record.
-    pub(super) fn next_with<T>(
+    pub(crate) fn next_with<T>(
         &mut self, wait: Duration, take: impl FnOnce(&BorrowedMessage<'_>) -> T,
     ) -> Result<Option<T>, AskError> {
         let (taken, ended) = match self.asker.consumer.poll(wait) {

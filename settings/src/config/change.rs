@@ -1,7 +1,6 @@
 //! Compares two configurations: a running program takes over some keys, the others need a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use humantime::parse_duration;
 use serde_json::Value;
@@ -40,13 +39,6 @@ impl Changed {
         };
         let factor = magnitude(&self.to)? / magnitude(&self.from)?;
         (factor.is_finite() && !(1.0 / MOST_FACTOR..=MOST_FACTOR).contains(&factor)).then_some(factor)
-    }
-}
-
-impl fmt::Display for Changed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), ToString::to_string);
-        write!(f, "{}: {} -> {}", self.key, show(&self.from), show(&self.to))
     }
 }
 

@@ -292,15 +292,16 @@ fn warn_of_likeness(section: &Section<'_>, client: Option<&String>, allowed: Opt
 /// Reports two configured clients with one letter of difference in a long word: they may be meant as one. Words of
 /// three letters or fewer are often codes, such as those of countries.
 fn warn_of_pairs(section: &Section<'_>, configured: &[&str]) {
+    fn words(name: &str) -> impl Iterator<Item = &str> {
+        name.split(|c: char| !c.is_alphanumeric())
+    }
     let names = configured.get(..MAX_PAIRED_CLIENTS.min(configured.len())).unwrap_or_default();
     for (at, name) in names.iter().enumerate() {
-        let words = |name: &str| name.split(|c: char| !c.is_alphabetic()).map(str::len).collect::<Vec<_>>();
         let differ = |other: &&&str| {
-            let pairs = name.split(|c: char| !c.is_alphanumeric()).zip(other.split(|c: char| !c.is_alphanumeric()));
-            let mut pairs = pairs.filter(|(word, other)| word != other);
-            words(name) == words(other)
-                && strsim::hamming(name, other) == Ok(1)
-                && pairs.all(|(word, _)| word.len() > 3 && word.chars().all(char::is_alphabetic))
+            let is_long = |word: &str| word.len() > 3 && word.chars().all(char::is_alphabetic);
+            let mut differing = words(name).zip(words(other)).filter(|(word, other)| word != other);
+            strsim::hamming(name, other) == Ok(1)
+                && differing.all(|(word, other)| word.len() == other.len() && is_long(word) && is_long(other))
         };
         if let Some(other) = names[at + 1..].iter().find(differ) {
             let problem = format!("has {name:?} and {other:?}: are they two clients?");
