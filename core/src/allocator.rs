@@ -1,4 +1,5 @@
-//! The exact allocator: the records that each client may send in the next cycle (`docs/algorithm.md` is its prose).
+//! The exact allocator: the records that each client may send in the next cycle.
+//! `docs/design/algorithm.md` is its prose.
 //!
 //! One allocation has four steps, each a file of its own:
 //!

@@ -110,7 +110,7 @@ impl Throttle {
         if self.shadow.is_some() {
             return self.handle_in_shadow(now, arrival, observed);
         }
-        let age_ms = self.ledger.waited_in_topic(now, arrival.partition, arrival.written_ms);
+        let age_ms = self.ledger.waited_in_topic(now, arrival.partition, arrival.offset, arrival.written_ms);
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
                 self.scheduler.clients.get_mut(client).counts.admitted += 1;
@@ -126,7 +126,7 @@ impl Throttle {
         }
     }
 
-    /// Counts the time for which a record waited in its topic, while its partition was paused.
+    /// Counts the time for which a record waited in its topic.
     #[cold]
     fn note_age(&mut self, client: u32, age_ms: u32) -> Duration {
         let (age, interval) = (Duration::from_millis(age_ms.into()), self.scheduler.policy.commit_interval);

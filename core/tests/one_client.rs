@@ -5,9 +5,11 @@ mod sim;
 use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy};
+use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
-use watermaster_core::throttle::{Arrival, Sender, Verdict};
+use watermaster_core::throttle::{Arrival, Sender, Throttle, Verdict};
+use watermaster_core::units::Time;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -133,4 +135,31 @@ fn delays_count_the_time_in_a_paused_partition() {
     let resumed_ms = resume(&mut sim);
     assert_eq!(waits(&mut sim, records + 1, resumed_ms + 1), Duration::ZERO);
     assert!(!sim.throttle.ledger().partition(0).unwrap().is_behind);
+}
+
+/// A record that was written while its partition had no owner has waited since then, in a partition that clients share,
+/// too. A record that came after the takeover has not, however old its producer says that it is.
+#[test]
+fn delays_count_the_time_without_an_owner() {
+    let mut now = Time::from_nanos(1_000_000_000_000);
+    let mut throttle = Throttle::new(policy(100, SECOND), now);
+    let [before, after] = [false, true].map(|taken_over| {
+        throttle.handle_assigned(now, 0, 10, &OffsetMap::default(), 12);
+        if taken_over {
+            throttle.handle_takeover(0);
+        }
+        let behind = throttle.ledger().partition(0).unwrap().is_behind;
+        let delays = [10, 11, 12].map(|offset| {
+            now = now + SECOND / 10;
+            let written_ms = Some(now.as_nanos() as i64 / 1_000_000 - 8_000);
+            let arrival = Arrival { partition: 0, offset, bytes: 1, sender: Sender::Client("a"), written_ms };
+            assert_eq!(throttle.handle_record(now, &arrival), Verdict::Admit(Some(0)));
+            throttle.client("a").unwrap().counts.delays.sum
+        });
+        assert!(!throttle.ledger().partition(0).unwrap().is_behind);
+        throttle.handle_revoked(0);
+        (behind, delays)
+    });
+    assert_eq!(before, (false, [0; 3]));
+    assert_eq!(after, (true, [8_000_000, 16_000_000, 16_000_000]));
 }

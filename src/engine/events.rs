@@ -95,6 +95,8 @@ impl<'c> Engine<'c> {
             if assignment.commit_first {
                 self.throttle.touch(number);
                 self.rounds.commit_now = true;
+            } else {
+                self.throttle.handle_takeover(number);
             }
         }
         self.publish(self.clock.now());

@@ -174,10 +174,10 @@ metrics! {
         "The time that the oldest delayed record has waited for, in a paused partition, too; 0 without delayed records."
         Service |s, out| out.put(s.newest.throttle.oldest_held_seconds);
     "watermaster_delay_seconds" Histogram Seconds ["service"]
-        "Time that admitted records waited, in a backlog and in a paused partition."
+        "Time that admitted records waited: in a backlog, in a paused partition, and unread before a takeover."
         Service |s, out| out.put_histogram(&[], &s.newest.throttle.totals.delays);
     "watermaster_client_delay_seconds" Histogram Seconds ["service" "client"]
-        "Time that admitted records spent in a backlog, if it was one commit interval or more."
+        "Time that admitted records waited, as in delay_seconds, if it was one commit interval or more."
         Client |c, out| put_delays(c.counters.done(), out);
     "watermaster_client_oldest_seconds" Gauge Seconds ["service" "client"]
         "The time that the client's oldest delayed record has waited for; 0 without one and in shadow mode."

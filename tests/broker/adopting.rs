@@ -1,4 +1,5 @@
-//! Cut-over and way back of docs/adopting.md, under live producers: the service sees each record exactly once.
+//! Cut-over and way back of docs/adopting.md, under live producers: the service sees each record exactly once. The
+//! offsets are handed over as Kafka's own tool does; `handover.rs` tests the command of the page.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

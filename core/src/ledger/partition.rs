@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{PauseReason, PendingRejection};
+use super::{PauseReason, PendingRejection, pauses::Behind};
 use crate::offset_map::{self, MapBudget, OffsetMap};
 use crate::window::{SlidingCount, slice_width};
 use crate::{linked_list::LinkedList, linked_list::Links, policy::Policy, tracker::Tracker};
@@ -57,9 +57,7 @@ pub(super) struct Partition {
     /// The client to which all records belong by configuration, until a record of another one is read.
     pub(super) sole_client: Option<SoleClient>,
     pub(super) paused: Option<PauseReason>,
-    /// Records that were written before this time, in milliseconds since the Unix epoch, waited in the topic because
-    /// the partition was paused.
-    pub(super) waits_until_ms: Option<i64>,
+    pub(super) behind: Behind,
     /// A record completed since the last commit.
     pub(super) touched: bool,
     /// The length of the last offset map.
@@ -83,7 +81,7 @@ pub struct PartitionView {
     pub next: i64,
     /// Delayed records.
     pub held: u64,
-    /// Unread records wait in the topic because the partition is paused, or was until a moment ago.
+    /// Unread records wait in the topic: the partition is paused, or was until a moment ago, or was just taken over.
     pub is_behind: bool,
     /// The number of offsets that the offset map covers.
     pub span: u64,
@@ -105,7 +103,7 @@ impl Partition {
             catch_up_until: 0,
             sole_client: None,
             paused: None,
-            waits_until_ms: None,
+            behind: Behind::No,
             touched: false,
             map_characters: 0,
         }
@@ -117,7 +115,7 @@ impl Partition {
         self.tracker = Tracker::restore(base, &map.completed);
         self.seen_until = self.seen_until.max(self.tracker.next());
         self.catch_up_until = high;
-        (self.sole_client, self.paused, self.waits_until_ms) = (None, None, None);
+        (self.sole_client, self.paused, self.behind) = (None, None, Behind::No);
         (self.touched, self.map_characters) = (false, 0);
     }
 
@@ -135,7 +133,7 @@ impl Partition {
             base: self.tracker.base(),
             next: self.tracker.next(),
             held: self.held.len(),
-            is_behind: self.waits_until_ms.is_some(),
+            is_behind: self.behind != Behind::No,
             span: self.tracker.span(),
             map_used: self.tracker.bits_bound() as f64 / set_bits.max(1) as f64,
             map_characters: self.map_characters,

@@ -22,6 +22,18 @@ pub enum PauseReason {
     OneClient { client: u32 },
 }
 
+/// The records of a partition that waited unread in their topic. Their waits begin at their timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// None of them: the partition is read as fast as it is written.
+    No,
+    /// The records that were written before this time, in milliseconds since the Unix epoch: the partition is paused, or
+    /// was until then.
+    WrittenBefore(i64),
+    /// The records below this offset: they were there when the partition was taken over.
+    Below(i64),
+}
+
 /// A change in the reading of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
@@ -38,7 +50,7 @@ impl Ledger {
             *former = reason;
         } else if partition.assigned && partition.paused.is_none() {
             partition.paused = Some(reason);
-            partition.waits_until_ms = Some(i64::MAX);
+            partition.behind = Behind::WrittenBefore(i64::MAX);
             self.paused += 1;
             self.readings.push_back(Reading::Pause(number));
         }
@@ -54,30 +66,39 @@ impl Ledger {
         }
     }
 
-    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused.
-    /// The time begins at the record's timestamp; a record without one counts as new.
+    /// Notes that the unread records of a partition that was just assigned have waited for a former owner, or for the
+    /// restart of this one.
+    pub fn note_takeover(&mut self, number: u32) {
+        let partition = &mut self.partitions[number as usize];
+        if partition.tracker.next() < partition.catch_up_until {
+            partition.behind = Behind::Below(partition.catch_up_until);
+        }
+    }
+
+    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused, or
+    /// had no owner. The time begins at the record's timestamp; a record without one counts as new.
     #[inline]
-    pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
-        if self.partitions[number as usize].waits_until_ms.is_none() {
+    pub fn waited_in_topic(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> u32 {
+        if self.partitions[number as usize].behind == Behind::No {
             return 0;
         }
-        self.age_ms(now, number, written_ms)
+        self.age_ms(now, number, offset, written_ms)
     }
 
     #[cold]
-    fn age_ms(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
-        let partition = &mut self.partitions[number as usize];
-        match (partition.waits_until_ms, written_ms) {
-            (Some(until), Some(written)) if written < until => {
-                let age = wall_ms(now, self.wall_ahead_ms).saturating_sub(written).max(0);
-                u32::try_from(age).unwrap_or(u32::MAX)
-            }
-            (Some(_), Some(_)) => {
-                partition.waits_until_ms = None;
-                0
-            }
-            _ => 0,
+    fn age_ms(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> u32 {
+        let behind = &mut self.partitions[number as usize].behind;
+        let (waited, written) = match (*behind, written_ms) {
+            (Behind::Below(end), written) => (offset < end, written),
+            (Behind::WrittenBefore(end), Some(written)) => (written < end, Some(written)),
+            _ => return 0,
+        };
+        if !waited {
+            *behind = Behind::No;
+            return 0;
         }
+        let age = written.map_or(0, |written| wall_ms(now, self.wall_ahead_ms).saturating_sub(written).max(0));
+        u32::try_from(age).unwrap_or(u32::MAX)
     }
 
     /// Pauses all assigned partitions.
@@ -109,7 +130,7 @@ impl Ledger {
             if free {
                 let now_ms = wall_ms(now, self.wall_ahead_ms);
                 let partition = &mut self.partitions[number as usize];
-                (partition.paused, partition.waits_until_ms) = (None, Some(now_ms));
+                (partition.paused, partition.behind) = (None, Behind::WrittenBefore(now_ms));
                 self.paused -= 1;
                 self.readings.push_back(Reading::Resume(number));
             }

@@ -118,6 +118,12 @@ impl Throttle {
         });
     }
 
+    /// Notes that an assigned partition goes on where a former owner stopped: the waits of its unread records began at
+    /// their timestamps. Without this they begin when the records are read.
+    pub fn handle_takeover(&mut self, partition: u32) {
+        self.ledger.note_takeover(partition);
+    }
+
     /// Notes that all records of an assigned partition belong to one client by configuration, or that they do not. It
     /// holds until a record of another client is read. Redriven records, anonymous ones and those of clients that are
     /// not allowed do not count as such.

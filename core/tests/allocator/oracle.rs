@@ -1,5 +1,5 @@
-//! An independent allocator: the formulas of `docs/algorithm.md` as written, in rationals. It shares no code with the
-//! real one. Clients with equal weight and wants are computed once.
+//! An independent allocator: the formulas of `docs/design/algorithm.md` as written, in rationals. It shares no code
+//! with the real one. Clients with equal weight and wants are computed once.
 
 use std::collections::BTreeMap;
 

@@ -181,14 +181,15 @@ const FIGURES: [(u32, &str, Figures); 4] = [
     (1_000_000, "1", [(0.0, 25.0), (0.0, 25.0), (0.0, 25.0)]),
 ];
 
-/// Compares the table of docs/algorithm.md with the measurement.
+/// Compares the table of docs/design/algorithm.md with the measurement.
 #[test]
 fn waits_of_a_lender_are_as_documented() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/algorithm.md")).unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/design/algorithm.md");
+    let document = std::fs::read_to_string(path).unwrap();
     for (reservation, shown, figures) in FIGURES {
         let cells = figures.map(|(wait, flood)| format!(" {wait:.1} %, {flood:.0} % |"));
         let row = format!("| {shown} |{}", cells.concat());
-        assert!(document.contains(&row), "docs/algorithm.md lacks the row {row}");
+        assert!(document.contains(&row), "docs/design/algorithm.md lacks the row {row}");
         for (load, (wait, flood)) in [0.1, 0.4, 0.7].into_iter().zip(figures) {
             let measured = beside_a_flood(load, reservation, Lending::Proportional, 7);
             println!("reservation {shown}, load {load}: {measured:?}");
