@@ -31,6 +31,8 @@ mod pages;
 mod registry;
 mod spacing;
 
+use std::time::Duration;
+
 use crate::allocator::{Credit, Grant, Part};
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::{slot::Slot, units::Time, window::slice_width};
@@ -58,6 +60,8 @@ pub(crate) struct Scheduler {
     pub(crate) gates: Gates,
     pub(crate) cycles: Cycles,
     bounds: Bounds,
+    /// The last time at which partitions were taken over.
+    takeover: Time,
 }
 
 /// A delayed record that left its queue to be sent.
@@ -87,6 +91,7 @@ impl Scheduler {
             gates: Gates::new(&policy),
             cycles: Cycles::new(now, policy.cycle),
             bounds: Bounds::default(),
+            takeover: Time::ZERO,
             policy,
         };
         match scheduler.policy.scope {
@@ -191,6 +196,26 @@ impl Scheduler {
         self.cycles.request(now, cause, self.policy.cycle, self.clients.len());
     }
 
+    /// Notes that partitions were taken over: clients are owed what they could not send meanwhile.
+    pub fn note_takeover(&mut self, now: Time) {
+        self.takeover = now;
+    }
+
+    /// Returns whether a record that waited for an owner of its partition is within its client's default share of that
+    /// time, and counts it so. A longer wait than a cycle was an outage, after which backlogs are shared out anew.
+    #[cold]
+    fn is_owed(&mut self, index: u32, age: Duration) -> bool {
+        let cycle = self.policy.cycle;
+        let client = self.clients.get(index);
+        if age > cycle || client.limit.is_some() || client.queue.has_others() {
+            return false;
+        }
+        // Not that of this instance: a client without demand here so far has no part of it.
+        let share = self.clients.default_grant(self.policy.capacity, client.claimed_weight()).records;
+        let takeover = self.takeover;
+        self.clients.get_mut(index).take_owed(takeover, share, age, cycle)
+    }
+
     // ## A record that was read
 
     /// The index of the client with this name, which is registered if it is new; `None` if the registry is full.
@@ -255,6 +280,9 @@ impl Scheduler {
     }
 
     fn overdue_at(&self, slot: Slot) -> Time {
+        if self.policy.mode == Mode::Shape {
+            return Time::NEVER;
+        }
         let window = self.policy.window_length();
         // Around an edge of fixed windows, clients may send twice their shares.
         let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
@@ -328,7 +356,8 @@ impl Scheduler {
     pub fn remove(&mut self, now: Time, slot: Slot) -> QueuedRecord {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
         let record = self.backlog.remove(slot, &mut client.queue);
-        if record.first {
+        // A record that waited for an owner of its partition was not charged.
+        if record.first && record.age_ms == 0 {
             client.used.refund(now, record.since);
         }
         record

@@ -146,7 +146,7 @@ fn delays_count_the_time_without_an_owner() {
     let [before, after] = [false, true].map(|taken_over| {
         throttle.handle_assigned(now, 0, 10, &OffsetMap::default(), 12);
         if taken_over {
-            throttle.handle_takeover(0);
+            throttle.handle_takeover(now, 0);
         }
         let behind = throttle.ledger().partition(0).unwrap().is_behind;
         let delays = [10, 11, 12].map(|offset| {

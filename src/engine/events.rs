@@ -96,7 +96,7 @@ impl<'c> Engine<'c> {
                 self.throttle.touch(number);
                 self.rounds.commit_now = true;
             } else {
-                self.throttle.handle_takeover(number);
+                self.throttle.handle_takeover(now, number);
             }
         }
         self.publish(self.clock.now());

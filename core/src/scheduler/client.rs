@@ -9,7 +9,7 @@ use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
-use crate::units::{Ratio, Time, Weight};
+use crate::units::{Ratio, Time, Weight, nanos};
 use crate::window::{SLICES, SlidingCount};
 
 /// Decisions on a client's records since the start.
@@ -88,6 +88,11 @@ pub struct Client {
     pub configured: bool,
     /// The records that the client usually sends in a cycle within its default share (reject mode).
     pub(super) usual: u64,
+    /// The last takeover of partitions since which records of the client went first, their number, and the longest wait
+    /// of any of them.
+    owed_since: Time,
+    owed_taken: u64,
+    owed_wait: Duration,
     /// Decisions in shadow mode, which were not carried out.
     pub shadow: Counts,
 }
@@ -118,6 +123,9 @@ impl Client {
             weight: Weight::ONE,
             configured: false,
             usual: 0,
+            owed_since: Time::ZERO,
+            owed_taken: 0,
+            owed_wait: Duration::ZERO,
             shadow: Counts::default(),
         }
     }
@@ -182,6 +190,19 @@ impl Client {
     pub(super) fn has_used_its_share(&mut self, now: Time, cycle: u64) -> bool {
         let (others, share) = (self.queue.others(), self.grant.default_share.floor());
         self.used.count(now, cycle) + others >= share && self.used.count_at_least(now, cycle) + others >= share
+    }
+
+    /// Takes one of the records that the client is owed since a takeover, if any is left. It is owed as many as its
+    /// default share lets through in the longest of their waits.
+    pub(super) fn take_owed(&mut self, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
+        if self.owed_since != takeover {
+            (self.owed_since, self.owed_taken, self.owed_wait) = (takeover, 0, Duration::ZERO);
+        }
+        self.owed_wait = self.owed_wait.max(wait);
+        let owed = u128::from(share) * u128::from(nanos(self.owed_wait)) / u128::from(nanos(cycle).max(1));
+        let is_owed = u128::from(self.owed_taken) <= owed;
+        self.owed_taken += u64::from(is_owed);
+        is_owed
     }
 
     /// Finds what the client usually sends within its share: its wants of the cycle that ends, or a mean that forgets a

@@ -15,8 +15,7 @@ pub(crate) enum Decision {
         client: u32,
         in_window: u64,
     },
-    /// The record waits in its client's queue.
-    /// The record waits: a `first` one only for room in the window, before all others.
+    /// The record waits in its client's queue: a `first` one only for room in the window, before all others.
     Delay {
         client: u32,
         first: bool,
@@ -25,10 +24,16 @@ pub(crate) enum Decision {
 }
 
 impl Scheduler {
-    /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
-    /// says that its completion fits in the offset map.
+    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age` is the time for which it
+    /// waited for an owner of its partition. A record goes now only if `fits` says that its completion fits in the
+    /// offset map.
     #[inline]
-    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl Fn() -> bool) -> Decision {
+    pub fn decide(
+        &mut self, now: Time, client: u32, catching_up: bool, age: Duration, fits: impl Fn() -> bool,
+    ) -> Decision {
+        if catching_up && !age.is_zero() && self.is_owed(client, age) {
+            return self.go_first(now, client, fits);
+        }
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
             Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
@@ -40,10 +45,20 @@ impl Scheduler {
         }
     }
 
+    /// Sends a record before all others, or has it wait for room in the window.
+    #[cold]
+    fn go_first(&mut self, now: Time, client: u32, fits: impl FnOnce() -> bool) -> Decision {
+        if !self.backlog.first.is_empty() || !self.gates.window_is_open(now) || !fits() {
+            return Decision::Delay { client, first: true };
+        }
+        Decision::Admit { client, in_window: self.gates.charge_window(now) }
+    }
+
     /// Shape mode: the record goes now if no record waits that may go and all gates are open.
     #[inline]
     fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
         let alone = self.clients.get(index).queue.records.is_empty()
+            && self.backlog.first.is_empty()
             && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
             return Decision::Delay { client: index, first: false };

@@ -120,8 +120,14 @@ impl Throttle {
 
     /// Notes that an assigned partition goes on where a former owner stopped: the waits of its unread records began at
     /// their timestamps. Without this they begin when the records are read.
-    pub fn handle_takeover(&mut self, partition: u32) {
+    ///
+    /// A client used less than its share while its records had no owner. So records of the last cycle go before all
+    /// others, as many as its default share would have let through in their wait: a flood beside them must not make the
+    /// client wait for much longer than the partition did.
+    pub fn handle_takeover(&mut self, now: Time, partition: u32) {
+        let now = self.not_before(now);
         self.ledger.note_takeover(partition);
+        self.scheduler.note_takeover(now);
     }
 
     /// Notes that all records of an assigned partition belong to one client by configuration, or that they do not. It

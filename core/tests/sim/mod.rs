@@ -66,6 +66,8 @@ pub struct Sim {
     pub throttle: Throttle,
     pub now: Time,
     pub lives: BTreeMap<(u32, i64), Life>,
+    /// The time at which the next records that are read were written; `None` if they have no timestamp.
+    pub written: Option<Time>,
     held: BTreeMap<Slot, (u32, i64)>,
     ends: Vec<i64>,
     pub paused: Vec<bool>,
@@ -82,6 +84,7 @@ impl Sim {
             throttle: Throttle::new(policy, START),
             now: START,
             lives: BTreeMap::new(),
+            written: None,
             held: BTreeMap::new(),
             ends: vec![0; partitions as usize],
             paused: vec![false; partitions as usize],
@@ -112,8 +115,8 @@ impl Sim {
             Sender::Anonymous | Sender::Oversized => "",
         };
         let at = (partition, offset);
-        let verdict =
-            self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender, written_ms: None });
+        let written_ms = self.written.map(|time| time.as_nanos() as i64 / 1_000_000);
+        let verdict = self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender, written_ms });
         let fate = match verdict {
             Verdict::Skip => return self.lives[&at].fate,
             Verdict::Admit(_) => Fate::Admitted { waited: Duration::ZERO },
@@ -171,6 +174,31 @@ impl Sim {
     /// Lets time pass, like [`run_until`](Sim::run_until).
     pub fn run_for(&mut self, duration: Duration) {
         self.run_until(self.now + duration);
+    }
+
+    /// Has a partition without an owner while `pass` lets time pass, and returns the times at which records of this client
+    /// were written to it. Then they are read, behind the records that were held before.
+    pub fn without_owner(&mut self, partition: u32, client: &str, pass: impl FnOnce(&mut Sim) -> Vec<Time>) {
+        let (base, text) = self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits");
+        for slot in self.throttle.handle_revoked(partition) {
+            self.held.remove(&slot);
+        }
+        let end = self.ends[partition as usize];
+        let written = pass(self);
+        let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
+        self.throttle.handle_assigned(self.now, partition, base, &map, end + written.len() as i64);
+        self.throttle.handle_takeover(self.now, partition);
+        for offset in base..end {
+            let life = self.lives[&(partition, offset)].clone();
+            if life.fate == Fate::Held {
+                self.written = Some(life.read);
+                self.reread(Sender::Client(client), partition, offset, 100);
+            }
+        }
+        for time in written {
+            self.written = Some(time);
+            self.read(client, partition);
+        }
     }
 
     /// Replaces the process after a commit: held records are read again.

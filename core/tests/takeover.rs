@@ -1,0 +1,77 @@
+//! Partitions that were without an owner for some seconds, beside a flood: their clients used less than their shares
+//! meanwhile, so the records that waited go first, as many as the shares would have let through.
+
+mod sim;
+
+use std::time::Duration;
+
+use sim::{Fate, Sim, client, policy};
+use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::units::Time;
+
+const CYCLE: Duration = Duration::from_secs(10);
+/// 100 records a second, of which each of two clients has half.
+const CAPACITY: u64 = 1_000;
+const STEP: Duration = Duration::from_millis(5);
+/// A polite client sends a record in so many steps: two thirds of its share.
+const POLITE: u64 = 6;
+/// The flood sends one in each step: four times its share.
+const FLOOD: u64 = 1;
+const GAP: Duration = Duration::from_secs(4);
+
+/// Lets time pass. Returns the times at which records of partition `unowned` were written.
+fn run(sim: &mut Sim, steps: &mut u64, time: Duration, unowned: Option<u32>) -> Vec<Time> {
+    let (end, mut written) = (sim.now + time, Vec::new());
+    while sim.now < end {
+        for (partition, name, every) in [(0, "polite", POLITE), (1, "flood", FLOOD)] {
+            match unowned {
+                _ if *steps % every != 0 => {}
+                Some(gap) if gap == partition => written.push(sim.now),
+                _ => {
+                    sim.written = Some(sim.now);
+                    sim.read(name, partition);
+                }
+            }
+        }
+        *steps += 1;
+        sim.run_for(STEP);
+    }
+    written
+}
+
+/// Runs with a gap in the ownership of one client's partition. Returns the longest wait of any record of `polite` that was
+/// read at the takeover or after it, and the number of its rejected records.
+fn play(mode: Mode, partition: u32, name: &str) -> (Duration, usize) {
+    let clients = ["polite", "flood"].map(|name| client(name, 1.0, None)).into();
+    let mut sim = Sim::new(Policy { mode, clients, ..policy(CAPACITY, CYCLE) }, 2);
+    let mut steps = 0;
+    run(&mut sim, &mut steps, 3 * CYCLE, None);
+    let takeover = sim.now + GAP;
+    sim.without_owner(partition, name, |sim| run(sim, &mut steps, GAP, Some(partition)));
+    run(&mut sim, &mut steps, 3 * CYCLE, None);
+    let after = sim.lives.values().filter(|life| life.client == "polite" && life.read >= takeover);
+    let wait = after.map(|life| life.decided.since(life.read)).max().expect("records of polite");
+    (wait, sim.count("polite", |fate| matches!(fate, Fate::Rejected(_))))
+}
+
+/// In four seconds at two thirds of its share the client sends 132 records, which the window lets through at 100 a second.
+/// If they had only the client's weight beside the flood, the last one would wait for 3.1 s in shape mode, and for 2.3 s in
+/// reject mode.
+#[test]
+fn records_without_an_owner_catch_up_at_the_pace_of_the_capacity() {
+    for (mode, most_ms) in [(Mode::Shape, 1_500), (Mode::Reject, 500)] {
+        let (wait, rejected) = play(mode, 0, "polite");
+        assert!(wait <= Duration::from_millis(most_ms), "{mode:?}: {wait:?}");
+        assert_eq!(rejected, 0, "{mode:?}");
+    }
+}
+
+/// A flood that was without an owner has 800 records. It is owed its share of four seconds, 200 of them.
+#[test]
+fn a_flood_without_an_owner_is_owed_no_more_than_its_share() {
+    for mode in [Mode::Shape, Mode::Reject] {
+        let (wait, rejected) = play(mode, 1, "flood");
+        assert!(wait <= Duration::from_millis(3_500), "{mode:?}: {wait:?}");
+        assert_eq!(rejected, 0, "{mode:?}");
+    }
+}
