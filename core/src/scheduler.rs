@@ -62,6 +62,8 @@ pub(crate) struct Scheduler {
     bounds: Bounds,
     /// The last time at which partitions were taken over.
     takeover: Time,
+    /// Records that a client was owed joined those that go first, which have not all gone since.
+    owes: bool,
 }
 
 /// A delayed record that left its queue to be sent.
@@ -92,6 +94,7 @@ impl Scheduler {
             cycles: Cycles::new(now, policy.cycle),
             bounds: Bounds::default(),
             takeover: Time::ZERO,
+            owes: false,
             policy,
         };
         match scheduler.policy.scope {
@@ -202,18 +205,18 @@ impl Scheduler {
     }
 
     /// Returns whether a record that waited for an owner of its partition is within its client's default share of that
-    /// time, and counts it so. A longer wait than a cycle was an outage, after which backlogs are shared out anew.
+    /// time, or of one cycle if it was longer, and counts it so.
     #[cold]
     fn is_owed(&mut self, index: u32, age: Duration) -> bool {
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
-        if age > cycle || client.limit.is_some() || client.queue.has_others() {
+        if age > cycle + cycle / 8 || client.limit.is_some() || client.queue.has_others() {
             return false;
         }
         // Not that of this instance: a client without demand here so far has no part of it.
         let share = self.clients.default_grant(self.policy.capacity, client.claimed_weight()).records;
         let takeover = self.takeover;
-        self.clients.get_mut(index).take_owed(takeover, share, age, cycle)
+        self.clients.get_mut(index).take_owed(takeover, share, age.min(cycle), cycle)
     }
 
     // ## A record that was read
@@ -249,6 +252,9 @@ impl Scheduler {
     /// Delays a record. If it is `kept`, no record of its client is evicted.
     #[inline]
     pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, kept: bool) {
+        if record.first {
+            self.owes = record.owed || self.owes && !self.backlog.first.is_empty();
+        }
         let queue = &mut self.clients.get_mut(record.client).queue;
         self.backlog.push(slot, record, queue);
         if kept {
@@ -286,7 +292,10 @@ impl Scheduler {
         let window = self.policy.window_length();
         // Around an edge of fixed windows, clients may send twice their shares.
         let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
-        self.backlog.get(slot).since + most + slice_width(window) * 2
+        // What clients are owed comes on top of their shares: at most what a cycle holds.
+        let most = if self.owes { most + window } else { most };
+        // Without a limit a record waits for an instance's part of the capacity, however small its client's use is.
+        self.backlog.get(slot).since.max(self.gates.limited_since()) + most + slice_width(window) * 2
     }
 
     /// The oldest delayed record, if it has waited for `max_delay`.
@@ -356,8 +365,7 @@ impl Scheduler {
     pub fn remove(&mut self, now: Time, slot: Slot) -> QueuedRecord {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
         let record = self.backlog.remove(slot, &mut client.queue);
-        // A record that waited for an owner of its partition was not charged.
-        if record.first && record.age_ms == 0 {
+        if record.first && !record.owed {
             client.used.refund(now, record.since);
         }
         record

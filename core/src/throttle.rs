@@ -120,7 +120,11 @@ impl Throttle {
                 Verdict::Admit(Some(client))
             }
             Decision::Delay { client, first } => {
-                self.delay(arrival, QueuedRecord { client, bytes: arrival.bytes, since: now, first, age_ms })
+                self.delay(arrival, QueuedRecord { first, age_ms, ..QueuedRecord::new(client, arrival.bytes, now) })
+            }
+            Decision::Owe { client } => {
+                let record = QueuedRecord::new(client, arrival.bytes, now);
+                self.delay(arrival, QueuedRecord { first: true, owed: true, age_ms, ..record })
             }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
@@ -179,8 +183,9 @@ impl Throttle {
                 self.scheduler.clients.get_mut(client).shadow.admitted += 1;
                 Some(client)
             }
+            Decision::Owe { .. } => unreachable!("shadow mode takes no record for a late one"),
             Decision::Delay { client, first } => {
-                let record = QueuedRecord { client, bytes: arrival.bytes, since: now, first, age_ms: 0 };
+                let record = QueuedRecord { first, ..QueuedRecord::new(client, arrival.bytes, now) };
                 self.scheduler.enqueue(self.slots.take(), record, self.ledger.pauses(arrival.partition));
                 self.scheduler.clients.get_mut(client).shadow.delayed += 1;
                 Some(client)

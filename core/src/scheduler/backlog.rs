@@ -19,11 +19,18 @@ pub(crate) struct QueuedRecord {
     pub since: Time,
     /// The record is within its client's share and goes before others (reject mode).
     pub first: bool,
+    /// It goes first because its client is owed it: it was not charged.
+    pub owed: bool,
     /// The milliseconds for which it waited in its topic before, at most 49 days.
     pub age_ms: u32,
 }
 
 impl QueuedRecord {
+    /// A record that waits for its turn since it was read.
+    pub fn new(client: u32, bytes: u32, since: Time) -> QueuedRecord {
+        QueuedRecord { client, bytes, since, first: false, owed: false, age_ms: 0 }
+    }
+
     /// The time for which the record has waited.
     #[inline]
     pub(crate) fn waited(&self, now: Time) -> Duration {

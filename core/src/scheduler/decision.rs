@@ -20,6 +20,10 @@ pub(crate) enum Decision {
         client: u32,
         first: bool,
     },
+    /// The record goes first, too, and counts for no use of its client, which is owed it.
+    Owe {
+        client: u32,
+    },
     Reject(Rejection),
 }
 
@@ -39,17 +43,28 @@ impl Scheduler {
             Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
                 Decision::Delay { client, first: false }
             }
-            // Without a limit nothing can be rejected for lack of capacity.
-            Mode::Reject if !self.gates.has_limit(now) => Decision::Delay { client, first: false },
+            Mode::Reject if !self.gates.has_limit(now) => self.wait_for_limit(now, client),
             Mode::Reject => self.admit_or_reject(now, client, fits),
         }
+    }
+
+    /// Reject mode without a limit: nothing can be rejected for lack of capacity. A record within its client's default
+    /// share counts by its arrival and goes first once there is one.
+    fn wait_for_limit(&mut self, now: Time, index: u32) -> Decision {
+        let cycle = self.cycles.number;
+        let client = self.clients.get_mut(index);
+        let first = client.limit.is_none() && !client.queue.has_others() && !client.has_used_its_share(now, cycle);
+        if first {
+            client.used.charge(now, cycle);
+        }
+        Decision::Delay { client: index, first }
     }
 
     /// Sends a record before all others, or has it wait for room in the window.
     #[cold]
     fn go_first(&mut self, now: Time, client: u32, fits: impl FnOnce() -> bool) -> Decision {
         if !self.backlog.first.is_empty() || !self.gates.window_is_open(now) || !fits() {
-            return Decision::Delay { client, first: true };
+            return Decision::Owe { client };
         }
         Decision::Admit { client, in_window: self.gates.charge_window(now) }
     }

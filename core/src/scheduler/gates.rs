@@ -21,6 +21,8 @@ pub(crate) struct Gates {
     fresh_until: Time,
     /// After this time nothing is admitted.
     until: Time,
+    /// The last time at which there was a limit again, after a while without one.
+    limited_since: Time,
     capacities: MeanLimit,
     spacing: Spacing,
     /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it.
@@ -100,6 +102,7 @@ impl Gates {
             limit,
             fresh_until: until,
             until,
+            limited_since: Time::ZERO,
             capacities,
             spacing,
             pace: limit,
@@ -158,6 +161,9 @@ impl Gates {
     /// Sets the part of the group's capacity that a member of a group may use.
     pub(super) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
         let GroupPart { limit, until, admitted, pace, rejects } = part;
+        if !self.has_limit(now) {
+            self.limited_since = now;
+        }
         let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
         (self.announced, self.rejects) = (admitted, rejects);
@@ -202,6 +208,11 @@ impl Gates {
         self.pace = pace;
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
         self.paced_until = Time::ZERO;
+    }
+
+    /// The time since which there has been a limit, if there is one now.
+    pub(super) fn limited_since(&self) -> Time {
+        self.limited_since
     }
 
     /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.

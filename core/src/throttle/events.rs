@@ -121,8 +121,8 @@ impl Throttle {
     /// Notes that an assigned partition goes on where a former owner stopped: the waits of its unread records began at
     /// their timestamps. Without this they begin when the records are read.
     ///
-    /// A client used less than its share while its records had no owner. So records of the last cycle go before all
-    /// others, as many as its default share would have let through in their wait: a flood beside them must not make the
+    /// A client used less than its share while its records had no owner. So those go before all others, as many as its
+    /// default share would have let through in their wait, and in a cycle at most: a flood beside them must not make the
     /// client wait for much longer than the partition did.
     pub fn handle_takeover(&mut self, now: Time, partition: u32) {
         let now = self.not_before(now);

@@ -302,6 +302,7 @@ impl Group {
         let wall_ms = now.as_nanos() / 1_000_000;
         instance.throttle.handle_wall_clock(now, wall_ms as i64);
         instance.throttle.handle_assigned(now, partition as u32, base, &map, of.end);
+        instance.throttle.handle_takeover(now, partition as u32);
         of.unread = of.records.keys().copied().collect();
     }
 
@@ -389,9 +390,10 @@ impl Group {
         };
         for (number, of) in self.partitions.iter_mut().enumerate().filter(|(_, of)| of.owner == Some(index)) {
             while let Some(offset) = of.unread.pop_front() {
-                let (client, _) = of.records[&offset];
+                let (client, arrived) = of.records[&offset];
+                let written_ms = Some((arrived.as_nanos() / 1_000_000) as i64);
                 let sender = Sender::Client(&self.clients[client]);
-                let arrival = Arrival { partition: number as u32, offset, bytes: 100, sender, written_ms: None };
+                let arrival = Arrival { partition: number as u32, offset, bytes: 100, sender, written_ms };
                 match throttle.handle_record(now, &arrival) {
                     Verdict::Admit(_) => done(of, offset, None),
                     Verdict::Reject(rejection) => done(of, offset, Some(rejection.reason)),

@@ -39,6 +39,7 @@ pub struct Record {
     pub origin: Origin,
     pub bytes: u32,
     pub fate: Fate,
+    pub written: Time,
     /// The times at which this owner read it and at which its fate was decided.
     pub read: Time,
     pub decided: Time,
@@ -172,7 +173,7 @@ impl World {
 
     /// Appends a record to a log.
     pub fn append(&mut self, partition: usize, origin: Origin, bytes: u32) {
-        let record = Record { origin, bytes, fate: Fate::Unread, read: self.now, decided: self.now };
+        let record = Record { origin, bytes, fate: Fate::Unread, written: self.now, read: self.now, decided: self.now };
         self.logs[partition].records.push(Some(record));
     }
 
@@ -268,17 +269,16 @@ impl World {
         let first_time = offset >= log.seen;
         let catching_up = offset < log.catch_up;
         log.seen = log.seen.max(log.position);
-        let (origin, bytes, before) = {
-            let record = log.records[offset].as_ref().expect("a hole is never read");
-            (record.origin, record.bytes, record.fate)
-        };
+        let Record { origin, bytes, fate: before, written, .. } =
+            *log.records[offset].as_ref().expect("a hole is never read");
         self.advance_cycles();
         let sender = match origin {
             Origin::Client(client) => Sender::Client(&self.names[client]),
             Origin::NotAllowed => Sender::NotAllowed("stranger"),
             Origin::Anonymous => Sender::Anonymous,
         };
-        let arrival = Arrival { partition: partition as u32, offset: offset as i64, bytes, sender, written_ms: None };
+        let written_ms = Some((written.as_nanos() / 1_000_000) as i64);
+        let arrival = Arrival { partition: partition as u32, offset: offset as i64, bytes, sender, written_ms };
         let verdict = self.throttle.handle_record(self.now, &arrival);
         if before.completed() {
             assert_eq!(verdict, Verdict::Skip, "({partition}, {offset}) is {before:?}");
@@ -384,6 +384,7 @@ impl World {
         let high = log.records.len() as i64;
         self.advance_cycles();
         self.throttle.handle_assigned(self.now, partition as u32, base, map, high);
+        self.throttle.handle_takeover(self.now, partition as u32);
         let sole = self.sole_client(partition).map(|client| self.names[client].as_str());
         self.throttle.handle_sole_client(partition as u32, sole);
     }
@@ -487,7 +488,9 @@ impl World {
         let record = self.record_mut(partition, offset);
         assert!(!record.fate.completed(), "({partition}, {offset}) was {:?}", record.fate);
         (record.fate, record.decided) = (Fate::Admitted, now);
-        let read = record.read;
+        // A record that had no owner for a while may be one that its client is owed, which is charged to no use.
+        let is_late = offset < self.logs[partition].catch_up;
+        let read = if is_late { Time::ZERO } else { self.record(partition, offset).read };
         let model = &mut self.models[client];
         model.admitted.push_back((now, read));
         if let Some(last) = model.last.insert(partition, offset) {
