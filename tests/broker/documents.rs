@@ -70,7 +70,7 @@ impl Desk {
         Desk { dir, ports, broker }
     }
 
-    /// Starts a line of bash with an instance's number: the address at which that one would listen.
+    /// Starts a line of bash. An instance that it runs has the id and the port of this number.
     fn start(&self, line: &str, instance: usize) -> Process {
         let [asked, _] = self.ports;
         let path = format!("{}:/usr/bin:/bin", PROGRAM.trim_end_matches("/watermaster"));
