@@ -197,7 +197,7 @@ def replace_files(text, folder, secret, authority):
 def strimzi(path, folder):
     config = tomllib.loads(configuration_of(path))
     group = config.get("kafka", {}).get("group_id", "watermaster")
-    required, optional, topics, redrive = set(), set(), set(), set()
+    required, optional, topics, redrive, handover = set(), set(), set(), set(), set()
     for service in config["service"]:
         sources = {source["topic"] for source in service["source"]}
         outputs = {each[key] for each in [service, *service["source"]] for key in ("target", "dead_letter") if key in each}
@@ -224,6 +224,10 @@ def strimzi(path, folder):
         redrive |= {("group", f"{id}.redrive.", "prefix", "Read")}
         redrive |= {("transactionalId", f"{id}.redrive.", "prefix", verb) for verb in ("Write", "Describe")}
         topics |= {ledger} | {f"{each}.parked" for each in letters}
+        handover |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Describe")}
+        groups = {id, service.get("consumer_group", id)}
+        handover |= {("group", each, "literal", verb) for each in groups for verb in ("Read", "Describe")}
+        handover |= {("topic", each, "literal", "Describe") for each in outputs - letters}
     optional |= {("cluster", None, None, "DescribeConfigs"), ("topic", "__transaction_state", "literal", "Describe")}
 
     manifests = load(f"{folder}/topics.yaml") + load(f"{folder}/user.yaml")
@@ -239,7 +243,8 @@ def strimzi(path, folder):
     }
     findings = [f"topic {each} is needed but not created" for each in sorted(topics - made)]
     findings += [f"topic {each} is created but not needed" for each in sorted(made - topics)]
-    for user, wanted in (("watermaster", required | optional), ("watermaster-redrive", redrive)):
+    users_of = {"watermaster": required | optional, "watermaster-redrive": redrive, "watermaster-handover": handover}
+    for user, wanted in users_of.items():
         given = granted.get(user, [])
         findings += [f"{user}: {each} is needed but not granted" for each in sorted(wanted - set(given), key=str)]
         findings += [f"{user}: {each} is granted but not needed" for each in sorted(set(given) - wanted, key=str)]

@@ -1,6 +1,11 @@
 //! The command line: usage errors, `load`, `allocate` and `demo`.
 
+#[path = "support/documents.rs"]
+mod documents;
 mod program;
+#[allow(dead_code)] // Only `documents` uses it.
+#[path = "support/repository.rs"]
+mod repository;
 
 use program::{file, text, watermaster};
 
@@ -28,6 +33,21 @@ fn malformed_command_lines_are_usage_errors() {
         let output = watermaster(line, &[], "");
         assert_eq!(output.status.code(), Some(2), "{line:?}: {}", text(&output.stderr));
         assert!(!output.stderr.is_empty(), "{line:?}");
+    }
+}
+
+/// With `--help` as the last option, every option before it is parsed, and nothing is run.
+#[test]
+fn the_command_lines_of_the_documents_are_parsed() {
+    let commands = documents::commands();
+    assert!(commands.iter().any(|command| command.is_line) && commands.iter().any(|command| !command.is_line));
+    for documents::DocumentedCommand { file, text: line, is_line } in commands {
+        let known = line.replace("$WATERMASTER", "http://localhost").replace("=…", "=expired").replace(" N", " 1");
+        let words: Vec<&str> = known.split_whitespace().take_while(|word| !["#", "|", ">"].contains(word)).collect();
+        let output = watermaster(&[&words[..], &["--help"]].concat(), &[], "");
+        let said = text(&output.stderr);
+        let is_cut = !is_line && said.contains("a value is required");
+        assert!(output.status.success() || is_cut, "{file}: watermaster {line}: {said}");
     }
 }
 

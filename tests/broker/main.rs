@@ -14,6 +14,7 @@ mod control;
 mod control_topic;
 mod damaged;
 mod dead_letters;
+mod documents;
 mod exactly_once;
 mod fidelity;
 mod group;

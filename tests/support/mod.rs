@@ -8,6 +8,7 @@
 pub mod board;
 pub mod broker;
 pub mod config;
+pub mod documents;
 pub mod generator;
 pub mod judge;
 pub mod murmur;

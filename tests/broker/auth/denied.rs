@@ -2,10 +2,12 @@
 
 use super::permissions::{Kind, Operation, Permission, grant, required};
 use super::*;
+use crate::adopting::Workers;
 use crate::dead_letters::{Desk, dead_letter, first};
+use crate::exactly_once::STOP_TIMEOUT;
 use crate::support::{broker::Topic, producer::Outgoing, watermaster::Watermaster};
 
-/// The number of users that the broker knows. The first one has all permissions.
+/// The number of users that the broker knows. The first one has all permissions of a test.
 const USERS: usize = 17;
 const NAMED_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -203,5 +205,92 @@ mod long {
         }
         let (code, said) = redrive(count);
         assert_eq!((code, rig.read_sources().len()), (Some(0), 1), "{said}");
+    }
+
+    /// Without one of its permissions a handover names what is missing, and changes no offset; with all of them it asks
+    /// for no others.
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn a_handover_names_the_permission_that_it_lacks_and_changes_nothing() {
+        use Operation::{Describe, Read};
+        let secured = start();
+        let rig = Rig::new(&secured, "handover", 1, 1, TargetTime::Create);
+        let [ours, theirs, of_target] = ["kyc", "workers", "readers"].map(|name| format!("{}.{name}", rig.name));
+        let source = &rig.sources[0];
+        // Records that are completed out of order are read and counted.
+        Producer::to(&secured).send_all((0..RECORDS).map(|n| numbered(&rig.sources, n)));
+        let mut watermaster = Watermaster::start(&exactly_once::config(&rig, 100, "only"));
+        wait_until("a record to be completed out of order", DRAIN_TIMEOUT, || {
+            watermaster.metric("watermaster_map_span_records", &[]).is_some_and(|span| span > 0.0)
+        });
+        assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
+
+        // What a user lacks, and the words that name it: in a dry run and with `--execute`, first of `--to`, then of
+        // `--from`. Without words, the dry run succeeds; `--execute` would, too.
+        let (sees, reads) = (Some("grant DESCRIBE on it"), Some("authorization failed"));
+        let (commits, lag) = (Some("needs the READ permission"), Some("warning: the lag"));
+        let cases = [
+            (Kind::Topic, source, &[Read][..], [reads, reads, None, commits]),
+            (Kind::Topic, source, &[Read, Describe], [reads; 4]),
+            (Kind::Group, &ours, &[Read], [None, None, None, commits]),
+            (Kind::Group, &ours, &[Read, Describe], [sees; 4]),
+            (Kind::Group, &theirs, &[Read], [None, commits, None, None]),
+            (Kind::Group, &theirs, &[Read, Describe], [sees; 4]),
+            (Kind::Group, &of_target, &[Describe], [lag, None, None, None]),
+            (Kind::Topic, &rig.target, &[Describe], [lag, None, None, None]),
+        ];
+        // READ includes DESCRIBE. The cases that lack both, or lack DESCRIBE alone, make up the whole list.
+        let listed = cases.iter().filter(|case| case.2.contains(&Describe)).flat_map(|(kind, name, all, _)| {
+            all.iter().map(|&operation| Permission { kind: *kind, name: (*name).clone(), operation })
+        });
+        let listed: Vec<Permission> = listed.collect();
+        let logins: Vec<Login> = (0..=cases.len()).map(login).collect();
+        // The first user has all of them, and comes last: grants take effect in their order.
+        for (n, login) in logins.iter().enumerate().rev() {
+            let lacks =
+                |one: &Permission| n > 0 && *cases[n - 1].1 == one.name && cases[n - 1].2.contains(&one.operation);
+            let has = listed.iter().filter(|one| !lacks(one)).map(|one| (login.user, one));
+            grant(&secured, &has.collect::<Vec<_>>());
+        }
+        let hand_over = |n: usize, options: &[&str]| {
+            let mut config = logins[n].config(&rig, &secured);
+            config.services[0].keys += &format!("\nconsumer_group = {of_target:?}");
+            Desk::new(&config).any("handover", options)
+        };
+        wait_until("the grants to take effect", DRAIN_TIMEOUT, || hand_over(0, &["--to", &theirs]).0 == Some(0));
+        let known = secured.log().len();
+        for (at, option) in [(0, "--to"), (2, "--from")] {
+            let plan = || hand_over(0, &[option, &theirs, "--output", "json"]).1;
+            let planned = plan();
+            assert_eq!(planned.contains("\"twice\": 0,"), option == "--from", "{planned}");
+            for (n, (_, name, lacks, words)) in (1..).zip(&cases) {
+                for (words, more) in words[at..at + 2].iter().zip([&[][..], &["--execute"]]) {
+                    if words.is_none() && !more.is_empty() {
+                        continue;
+                    }
+                    let (code, out, err) = hand_over(n, &[&[option, &theirs], more].concat());
+                    let what = format!("{option} {more:?} without {lacks:?} on {name}: {code:?} {out}{err}");
+                    assert_eq!(code == Some(0), words.is_none() || *words == lag, "{what}");
+                    let is_named = |words| err.lines().any(|line| line.contains(name.as_str()) && line.contains(words));
+                    assert!(words.is_none_or(is_named), "{what}");
+                }
+            }
+            assert_eq!(plan(), planned, "an offset has changed");
+            let (code, out, err) = hand_over(0, &[option, &theirs, "--execute"]);
+            assert!(code == Some(0) && out.contains("done: "), "{option}: {code:?} {out}{err}");
+            assert!(!err.contains("warning"), "{err}");
+            if option == "--to" {
+                let workers = Workers::start(&secured, &theirs, &[source], &Arc::default());
+                workers.wait_for(RECORDS as usize / 2);
+                workers.stop();
+            }
+        }
+        let log = secured.log();
+        let denials = |n: usize| {
+            let denied = format!("Principal = User:{} is Denied", logins[n].user);
+            log[known..].lines().filter(|line| line.contains(&denied)).collect::<Vec<_>>()
+        };
+        assert!(!denials(1).is_empty(), "the log of the broker names no denial");
+        assert!(denials(0).is_empty(), "more permissions are asked for: {}", denials(0).join("\n"));
     }
 }

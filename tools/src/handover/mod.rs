@@ -179,6 +179,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         executed: executes,
         commits: commits.len(),
         twice: steps.iter().map(|(_, _, row)| row.twice).sum(),
+        twice_is_upper_bound: ahead > 0,
         left: steps.iter().map(|(_, _, row)| row.left).sum(),
         may_repeat_a_round: direction == Direction::To && kafka.delivery == Delivery::AtLeastOnce,
         consumer_group: service.consumer_group.as_deref(),

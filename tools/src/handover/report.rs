@@ -46,6 +46,8 @@ pub(super) struct HandoverReport<'a> {
     /// The number of partitions that get another offset.
     pub commits: usize,
     pub twice: u64,
+    /// A group is set back: its offsets do not tell whether its consumers did the records before them, or skipped some.
+    pub twice_is_upper_bound: bool,
     pub left: u64,
     pub may_repeat_a_round: bool,
     pub consumer_group: Option<&'a str>,
@@ -73,8 +75,9 @@ impl HandoverReport<'_> {
             table.add_row([row.topic.clone()].into_iter().chain(numbers).chain(plan).chain([note]));
         }
         let takes = if self.to_group { self.group } else { self.watermaster };
+        let bound = if self.twice_is_upper_bound { "at most " } else { "" };
         let mut text = format!(
-            "{table}\n\n{}: {} records will be done twice; {} offsets are left for {takes}",
+            "{table}\n\n{}: {bound}{} records will be done twice; {} offsets are left for {takes}",
             self.service, self.twice, self.left
         );
         if self.may_repeat_a_round {
