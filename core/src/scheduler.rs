@@ -204,10 +204,10 @@ impl Scheduler {
         self.takeover = now;
     }
 
-    /// Returns whether a record that waited for an owner of its partition is within its client's default share of that
-    /// time, or of one cycle if it was longer, and counts it so.
+    /// Returns whether a record that waited for an owner of its partition, or that came while such ones wait to go
+    /// first, is within its client's default share of that time, and counts it so.
     #[cold]
-    fn is_owed(&mut self, index: u32, age: Duration) -> bool {
+    fn is_owed(&mut self, now: Time, index: u32, age: Duration) -> bool {
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
         if age > cycle + cycle / 8 || client.limit.is_some() || client.queue.has_others() {
@@ -216,7 +216,7 @@ impl Scheduler {
         // Not that of this instance: a client without demand here so far has no part of it.
         let share = self.clients.default_grant(self.policy.capacity, client.claimed_weight()).records;
         let takeover = self.takeover;
-        self.clients.get_mut(index).take_owed(takeover, share, age.min(cycle), cycle)
+        self.clients.get_mut(index).take_owed(now, takeover, share, age.min(cycle), cycle)
     }
 
     // ## A record that was read

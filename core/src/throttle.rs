@@ -183,8 +183,8 @@ impl Throttle {
                 self.scheduler.clients.get_mut(client).shadow.admitted += 1;
                 Some(client)
             }
-            Decision::Owe { .. } => unreachable!("shadow mode takes no record for a late one"),
-            Decision::Delay { client, first } => {
+            Decision::Owe { client } | Decision::Delay { client, .. } => {
+                let first = matches!(decision, Decision::Delay { first: true, .. });
                 let record = QueuedRecord { first, ..QueuedRecord::new(client, arrival.bytes, now) };
                 self.scheduler.enqueue(self.slots.take(), record, self.ledger.pauses(arrival.partition));
                 self.scheduler.clients.get_mut(client).shadow.delayed += 1;

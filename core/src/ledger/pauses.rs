@@ -27,8 +27,8 @@ pub enum PauseReason {
 pub(super) enum Behind {
     /// None of them: the partition is read as fast as it is written.
     No,
-    /// The records that were written before this time, in milliseconds since the Unix epoch: the partition is paused, or
-    /// was until then.
+    /// The records that were written before this time, in milliseconds since the Unix epoch: the partition is paused,
+    /// or was until then.
     WrittenBefore(i64),
     /// The records below this offset: they were there when the partition was taken over.
     Below(i64),

@@ -19,7 +19,7 @@ pub(crate) struct QueuedRecord {
     pub since: Time,
     /// The record is within its client's share and goes before others (reject mode).
     pub first: bool,
-    /// It goes first because its client is owed it: it was not charged.
+    /// Goes first because its client is owed it: it was not charged.
     pub owed: bool,
     /// The milliseconds for which it waited in its topic before, at most 49 days.
     pub age_ms: u32,

@@ -193,13 +193,14 @@ impl Client {
     }
 
     /// Takes one of the records that the client is owed since a takeover, if any is left. It is owed as many as its
-    /// default share lets through in the longest of their waits.
-    pub(super) fn take_owed(&mut self, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
+    /// default share lets through in the longest of their waits, and since.
+    pub(super) fn take_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
         if self.owed_since != takeover {
             (self.owed_since, self.owed_taken, self.owed_wait) = (takeover, 0, Duration::ZERO);
         }
         self.owed_wait = self.owed_wait.max(wait);
-        let owed = u128::from(share) * u128::from(nanos(self.owed_wait)) / u128::from(nanos(cycle).max(1));
+        let time = self.owed_wait + now.since(takeover);
+        let owed = u128::from(share) * u128::from(nanos(time)) / u128::from(nanos(cycle).max(1));
         let is_owed = u128::from(self.owed_taken) <= owed;
         self.owed_taken += u64::from(is_owed);
         is_owed

@@ -35,7 +35,7 @@ impl Scheduler {
     pub fn decide(
         &mut self, now: Time, client: u32, catching_up: bool, age: Duration, fits: impl Fn() -> bool,
     ) -> Decision {
-        if catching_up && !age.is_zero() && self.is_owed(client, age) {
+        if catching_up && !age.is_zero() && self.is_owed(now, client, age) {
             return self.go_first(now, client, fits);
         }
         match self.policy.mode {
@@ -60,6 +60,16 @@ impl Scheduler {
         Decision::Delay { client: index, first }
     }
 
+    /// Shape mode: delays a record. If its client is still catching up after a takeover, records that come meanwhile
+    /// would wait for what its share leaves beside the flood.
+    #[inline]
+    fn wait(&mut self, now: Time, client: u32) -> Decision {
+        if self.clients.get(client).queue.first > 0 && self.is_owed(now, client, Duration::ZERO) {
+            return Decision::Owe { client };
+        }
+        Decision::Delay { client, first: false }
+    }
+
     /// Sends a record before all others, or has it wait for room in the window.
     #[cold]
     fn go_first(&mut self, now: Time, client: u32, fits: impl FnOnce() -> bool) -> Decision {
@@ -76,7 +86,7 @@ impl Scheduler {
             && self.backlog.first.is_empty()
             && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
-            return Decision::Delay { client: index, first: false };
+            return self.wait(now, index);
         }
         let client = self.clients.get_mut(index);
         if let Err(until) = client.take_own_limit(now) {

@@ -176,8 +176,8 @@ impl Sim {
         self.run_until(self.now + duration);
     }
 
-    /// Has a partition without an owner while `pass` lets time pass, and returns the times at which records of this client
-    /// were written to it. Then they are read, behind the records that were held before.
+    /// Has a partition without an owner while `pass` lets time pass, and returns the times at which records of this
+    /// client were written to it. Then they are read, behind the records that were held before.
     pub fn without_owner(&mut self, partition: u32, client: &str, pass: impl FnOnce(&mut Sim) -> Vec<Time>) {
         let (base, text) = self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits");
         for slot in self.throttle.handle_revoked(partition) {
