@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use strum::VariantNames;
-use watermaster_api::{GroupFigures, ServiceFigures};
+use watermaster_api::{ClientGroupView, GroupFigures, ServiceFigures};
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::group::driver::OpenedSeat;
@@ -83,6 +83,7 @@ pub struct ThrottleFigures {
     pub totals: Totals,
     /// The number of clients that were new.
     pub new_clients: u64,
+    pub groups: Vec<ClientGroupView>,
     pub backlog_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].

@@ -45,6 +45,10 @@ client = "home-loan"
 [service.client.home-loan]
 weight = 2.0
 limit = { rate = 50 }
+[service.group.home-loan]
+weight = 4.0
+clients = ["mortgage"]
+limit = { rate = 70 }
 "#
         .to_owned(),
     )
@@ -138,6 +142,11 @@ fn every_key_of_a_policy_takes_effect() {
         ("rate = 50 ", "rate = 60, burst = 50 ", "client.home-loan.limit.rate"),
         ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
         ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
+        ("weight = 4.0\n", "weight = 5.0\n", "group.home-loan.weight"),
+        ("\"mortgage\"", "\"mortgages\"", "group.home-loan.clients"),
+        ("rate = 70 ", "rate = 80, burst = 70 ", "group.home-loan.limit.rate"),
+        ("rate = 70 ", "rate = 70, per = \"2s\" ", "group.home-loan.limit.per"),
+        ("rate = 70 ", "rate = 70, burst = 80 ", "group.home-loan.limit.burst"),
     ];
     for (section, key) in SCHEMA.keys().iter().filter(|(section, key)| {
         key.reloads && !key.name.starts_with("topic") && section.to_string().starts_with("service")

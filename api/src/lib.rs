@@ -99,7 +99,20 @@ pub struct ServiceView {
     /// The search for the capacity; missing if the service has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceFigures>,
+    /// The groups of clients; empty if neither a client nor a group is configured.
+    pub groups: Vec<ClientGroupView>,
     pub clients: Vec<ClientView>,
+}
+
+/// A group of clients, which have one share together.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ClientGroupView {
+    /// The group's name; empty for the clients that are not configured.
+    pub name: String,
+    /// The number of its known clients.
+    pub clients: u64,
+    pub default_share: f64,
+    pub granted: u64,
 }
 
 /// The figures of a service as a whole.

@@ -8,11 +8,13 @@
 //! 3. [`unrounded`]: each client's exact grant, down to 2⁻⁶⁴ records and the remainder below that;
 //! 4. [`leftovers`]: whole records, the left-over ones by largest fraction + credit.
 //!
-//! No step uses floating point or depends on the order of the claims.
+//! No step uses floating point or depends on the order of the claims. [`levels`] runs it over groups of clients, and
+//! then inside each of them.
 
 mod fixed;
 mod leftovers;
 mod lending;
+mod levels;
 mod parts;
 mod shares;
 mod unrounded;
@@ -21,6 +23,7 @@ use crate::policy::Lending;
 use crate::units::{MAX_CAPACITY, Ratio};
 
 pub use fixed::{Credit, Fixed};
+pub use levels::{GroupClaim, LevelAllocator, LevelClaims, default_share_in};
 use parts::Divisor;
 
 /// The most claims of one allocation.
@@ -37,6 +40,15 @@ pub struct AllocationParams {
     pub reservation: Ratio,
     /// The rule by which lent records are shared among the clients that want more than their share.
     pub lending: Lending,
+}
+
+/// The records that are never lent, by weight.
+#[derive(Debug, Clone, Copy)]
+enum Reserved {
+    /// A part of each default share.
+    Part(Ratio),
+    /// So many records of all claims together.
+    Records(u64),
 }
 
 /// One client's claim.
@@ -110,27 +122,35 @@ impl Allocator {
         &mut self, params: &AllocationParams, claims: &[Claim], name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {
+        let reserved = Reserved::Part(params.reservation);
+        self.share_out(params.capacity, reserved, params.lending, claims, name_of, grants);
+    }
+
+    fn share_out<'n>(
+        &mut self, capacity: u64, reserved: Reserved, lending: Lending, claims: &[Claim],
+        name_of: impl Fn(usize) -> &'n str + Copy, grants: &mut Vec<Grant>,
+    ) {
         grants.clear();
         if claims.is_empty() {
             return;
         }
-        assert!((1..=MAX_CAPACITY).contains(&params.capacity), "capacity {} is out of range", params.capacity);
+        assert!((1..=MAX_CAPACITY).contains(&capacity), "capacity {capacity} is out of range");
         assert!(claims.len() <= MAX_CLAIMS, "{} claims are too many", claims.len());
         let wrong = claims.iter().position(|claim| !(1..=MAX_WEIGHT).contains(&claim.weight));
         assert!(wrong.is_none(), "the weight of {:?} is out of range", wrong.map(name_of));
 
         let sums = shares::ClaimSums::new(claims);
-        let shares = shares::DefaultShares::new(params, &sums);
-        if shares.are_narrow(params, &sums) {
-            let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
+        let shares = shares::DefaultShares::new(capacity, reserved, &sums);
+        if shares.are_narrow(capacity, &sums) {
+            let split = lending::Split::new(lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant(&shares, &split, claims, grants);
         } else {
             let shares = shares.widened();
-            let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
+            let split = lending::Split::new(lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant_wide(&shares, &split, claims, grants);
         }
-        unrounded::fill_default_shares(params.capacity, sums.weight, claims, grants);
-        leftovers::hand_out(params.capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
+        unrounded::fill_default_shares(capacity, sums.weight, claims, grants);
+        leftovers::hand_out(capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
     }
 }
 

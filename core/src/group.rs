@@ -32,7 +32,7 @@ pub mod wire;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::policy::{ClientPolicy, Limit, Mode, Policy, Window};
+use crate::policy::{ClientPolicy, GroupPolicy, Limit, Mode, Policy, Window};
 use crate::units::{MARGIN, NANOS_PER_MILLI, Ratio, Time, lengthened, nanos};
 use state::Terms;
 
@@ -148,7 +148,15 @@ fn digest(policy: &Policy) -> u32 {
     let (reservation, unlisted) = (policy.reservation.millionths(), policy.unlisted_weight.thousandths());
     let is_fixed = policy.window == Window::Fixed;
     let settings = (lending, reservation, unlisted, policy.enforce, is_fixed, clients);
-    crc32fast::hash(&postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value"))
+    let mut bytes = postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value");
+    // Nothing is added without groups, which former versions do not know.
+    if policy.names_groups || !policy.groups.is_empty() {
+        let rules =
+            |group: &GroupPolicy| (group.weight.thousandths(), group.limit.as_ref().map(limit), group.clients.clone());
+        let groups: BTreeMap<&str, _> = policy.groups.iter().map(|group| (group.name.as_str(), rules(group))).collect();
+        bytes = postcard::to_extend(&(policy.names_groups, groups), bytes).expect("a vector takes any value");
+    }
+    crc32fast::hash(&bytes)
 }
 
 /// The times of a member that depend on the size of the group.
@@ -184,13 +192,18 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::policy::Lending;
+    use crate::policy::{ClientPattern, Lending};
     use crate::units::Weight;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn client(name: &str, weight: u64) -> ClientPolicy {
         ClientPolicy { name: name.to_owned(), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+    }
+
+    fn group(name: &str, thousandths: u64) -> GroupPolicy {
+        let weight = Weight::from_thousandths(thousandths).unwrap();
+        GroupPolicy { name: name.to_owned(), weight, limit: None, clients: vec![ClientPattern::new("card-*")] }
     }
 
     fn policy() -> Policy {
@@ -237,6 +250,10 @@ mod tests {
             Policy { window: Window::Fixed, ..policy() },
             with(|policy| policy.clients[1].name.push('s')),
             with(|policy| policy.clients[1].weight = Weight::ONE),
+            with(|policy| policy.names_groups = true),
+            with(|policy| policy.groups.push(group("cards", 1_000))),
+            with(|policy| policy.groups.push(group("cards", 2_000))),
+            with(|policy| policy.groups.push(GroupPolicy { clients: Vec::new(), ..group("cards", 1_000) })),
             with(|policy| drop(policy.clients.pop())),
         ];
         let mut digests: Vec<u32> = others.iter().map(digest).collect();

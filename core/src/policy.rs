@@ -38,6 +38,10 @@ pub struct Policy {
     pub client_idle_timeout: Duration,
     /// The configured clients.
     pub clients: Vec<ClientPolicy>,
+    /// The configured groups of clients.
+    pub groups: Vec<GroupPolicy>,
+    /// Names of clients are GROUP/CLIENT where the record names its group.
+    pub names_groups: bool,
     /// Backlog bound of one client, in records.
     pub queue_capacity: u64,
     /// Backlog bound of the service, in bytes.
@@ -71,6 +75,8 @@ impl Policy {
             unlisted_weight: Weight::ONE,
             client_idle_timeout: Duration::from_secs(600).max(cycle * 2),
             clients: Vec::new(),
+            groups: Vec::new(),
+            names_groups: false,
             queue_capacity: 10_000,
             queue_bytes: 256 << 20,
             max_delay: None,
@@ -96,6 +102,33 @@ impl Policy {
         if self.mode == Mode::Reject { Overflow::Pause } else { self.overflow }
     }
 
+    /// The index of a client's group in [`groups`](Policy::groups): the one that its name says, or else the one with a
+    /// pattern for it. Of several patterns the one with the most literal characters counts, then the first group by
+    /// name.
+    pub fn group_of(&self, client: &str) -> Option<usize> {
+        if self.groups.is_empty() {
+            return None;
+        }
+        if self.names_groups
+            && let Some((group, _)) = client.split_once('/')
+        {
+            return self.groups.iter().position(|known| known.name == group);
+        }
+        let literal = |group: &GroupPolicy| {
+            let patterns = group.clients.iter().filter(|pattern| pattern.matches(client));
+            patterns.map(ClientPattern::literal_characters).max()
+        };
+        let matching =
+            self.groups.iter().enumerate().filter_map(|(index, group)| Some((literal(group)?, group, index)));
+        let best = matching.max_by(|one, other| one.0.cmp(&other.0).then_with(|| other.1.name.cmp(&one.1.name)));
+        best.map(|(_, _, index)| index)
+    }
+
+    /// Returns whether any client or group is configured: all other clients are in the group of unlisted clients then.
+    pub fn lists_any(&self) -> bool {
+        !self.clients.is_empty() || !self.groups.is_empty()
+    }
+
     /// Returns whether records of clients with partitions of their own are never evicted: those are paused instead.
     pub fn keeps(&self) -> bool {
         self.enforce && self.overflow() == Overflow::Auto
@@ -108,12 +141,62 @@ impl Policy {
     }
 }
 
+/// A group of clients: they have one share of the capacity together, and share it among themselves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupPolicy {
+    /// The group's name, without `/`.
+    pub name: String,
+    /// The weight among the groups and the clients that stand alone.
+    pub weight: Weight,
+    /// The absolute limit of all its clients together.
+    pub limit: Option<Limit>,
+    /// The clients that are in the group if their records name none.
+    pub clients: Vec<ClientPattern>,
+}
+
+/// The ids of clients: `*` stands for any characters, `\*` for a star.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClientPattern {
+    /// The literal parts, with any characters between them.
+    parts: Vec<String>,
+}
+
+impl ClientPattern {
+    /// Reads a pattern. Any text is one.
+    pub fn new(text: &str) -> ClientPattern {
+        let (mut parts, mut characters) = (vec![String::new()], text.chars().peekable());
+        while let Some(character) = characters.next() {
+            match character {
+                '*' => parts.push(String::new()),
+                '\\' if characters.next_if_eq(&'*').is_some() => parts.last_mut().expect("one part").push('*'),
+                other => parts.last_mut().expect("one part").push(other),
+            }
+        }
+        ClientPattern { parts }
+    }
+
+    /// Returns whether the pattern stands for this id.
+    pub fn matches(&self, client: &str) -> bool {
+        let [first, middle @ .., last] = &self.parts[..] else { return self.parts[0] == client };
+        let Some(rest) = client.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
+            return false;
+        };
+        let found = middle.iter().try_fold(rest, |rest, part| rest.split_once(part.as_str()).map(|(_, rest)| rest));
+        found.is_some()
+    }
+
+    /// The number of characters that stand for themselves.
+    pub fn literal_characters(&self) -> usize {
+        self.parts.iter().map(|part| part.chars().count()).sum()
+    }
+}
+
 /// One configured client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientPolicy {
-    /// The client's id.
+    /// The client's name: its id, behind that of its group and `/` if its records name one.
     pub name: String,
-    /// The weight among all clients.
+    /// The weight inside the client's group, or among the groups and all clients that stand alone.
     pub weight: Weight,
     /// The absolute limit of this client alone.
     pub limit: Option<Limit>,

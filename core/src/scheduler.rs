@@ -6,7 +6,7 @@
 //! counts them apart.
 //!
 //! - `decision`: the decision on a record that was read
-//! - `registry`, `client`: the known clients, their weights, grants and counts
+//! - `registry`, `client`, `client_groups`: the known clients and their groups, with weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
 //! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a
 //!   client's own limit
@@ -18,6 +18,7 @@ mod backlog;
 mod bounds;
 mod bucket;
 mod client;
+mod client_groups;
 mod cycles;
 mod decision;
 mod excess;
@@ -35,13 +36,16 @@ use std::time::Duration;
 
 use crate::allocator::{Credit, Grant, Part};
 use crate::policy::{Mode, Policy, Scope, Window};
-use crate::{slot::Slot, units::Time, window::slice_width};
+use crate::units::{Ratio, Time};
+use crate::{slot::Slot, window::slice_width};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
 use bounds::{Backlogs, Bounds};
 pub use bucket::LeakyBucket;
 pub use client::{Client, Counts, Used};
+pub use client_groups::ClientGroup;
+use client_groups::OverLimit;
 pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
@@ -99,7 +103,7 @@ impl Scheduler {
         };
         match scheduler.policy.scope {
             Scope::Instance => scheduler.allocate(Cause::Cycle),
-            Scope::Group => scheduler.take_parts(now, |_| None),
+            Scope::Group => scheduler.take_parts(now, |_| None, |_| None),
         }
         scheduler
     }
@@ -170,18 +174,21 @@ impl Scheduler {
 
     /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first
     /// records find its default share.
-    pub fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
+    pub fn take_parts(
+        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>, ratio_of: impl Fn(&str) -> Option<Ratio>,
+    ) {
         let grant = |client: &Client| match part_of(&client.name) {
             Some(Part { weight, records, whole_records, default_share, .. }) => {
                 (Grant { records, exact: weight, default_share, credit: Credit::default() }, whole_records)
             }
-            None => (self.clients.default_grant(self.policy.capacity, client.claimed_weight()), 0),
+            None => (self.clients.default_grant(self.policy.capacity, client), 0),
         };
         let (grants, wholes): (Vec<Grant>, Vec<u64>) = self.clients.iter().map(|(_, client)| grant(client)).unzip();
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
-        self.clients.take_grants(&grants, &mut self.backlog.fair);
+        self.clients.take_grants(&grants, None, &mut self.backlog.fair);
+        self.clients.take_group_limits(now, &self.policy, ratio_of);
         for (client, whole) in self.clients.iter_mut().zip(wholes) {
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
         }
@@ -210,11 +217,11 @@ impl Scheduler {
     fn is_owed(&mut self, now: Time, index: u32, age: Duration) -> bool {
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
-        if age > cycle + cycle / 8 || client.limit.is_some() || client.queue.has_others() {
+        if age > cycle + cycle / 8 || self.clients.is_limited(index) || client.queue.has_others() {
             return false;
         }
         // Not that of this instance: a client without demand here so far has no part of it.
-        let share = self.clients.default_grant(self.policy.capacity, client.claimed_weight()).records;
+        let share = self.clients.default_grant(self.policy.capacity, client).records;
         let takeover = self.takeover;
         self.clients.get_mut(index).take_owed(now, takeover, share, age.min(cycle), cycle)
     }
@@ -267,9 +274,14 @@ impl Scheduler {
         }
     }
 
+    /// Blocks a client, or its group, for a limit that refused a record in the client's turn.
     #[cold]
-    pub fn block(&mut self, client: u32, until: Time) {
-        self.backlog.block(client, &mut self.clients.get_mut(client).queue, until);
+    fn block(&mut self, client: u32, limit: OverLimit) {
+        let queue = &mut self.clients.get_mut(client).queue;
+        match limit.group {
+            Some(group) if queue.group() == Some(group) => self.backlog.block_group(group, limit.until),
+            _ => self.backlog.block(client, queue, limit.until),
+        }
     }
 
     #[inline]
@@ -332,18 +344,18 @@ impl Scheduler {
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> ClientTurn {
         let QueuedRecord { client, first, .. } = *self.backlog.get(slot);
-        let client = self.clients.get_mut(client);
-        if let Err(until) = client.take_own_limit(now) {
+        if let Err(limit) = self.clients.take_limits(now, client) {
             if first {
-                return ClientTurn::OverLimit { until };
+                return ClientTurn::OverLimit { until: limit.until };
             }
             if self.backlog.first.is_empty() || self.backlog.first_after > now {
-                self.block(turn, until);
+                self.block(turn, limit);
             } else {
-                self.backlog.first_after = until;
+                self.backlog.first_after = limit.until;
             }
             return ClientTurn::Blocked;
         }
+        let client = self.clients.get_mut(client);
         let record = self.backlog.serve(slot, &mut client.queue);
         // Shape mode counts no use: not even looking spares a decision a cache line.
         if !first {

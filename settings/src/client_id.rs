@@ -10,7 +10,7 @@ use std::{borrow::Cow, fmt};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::model::{ClientFrom, SchemaFormat, Source};
+use crate::model::{ClientFrom, SchemaFormat, Service, Source};
 use crate::pattern::{MAX_SEARCHED_BYTES, Pattern};
 pub use schema_id::{SCHEMA_ID_HEADER, SchemaId};
 
@@ -88,6 +88,10 @@ pub enum AnonymousReason {
     NotAnId,
     #[error("a key on the JSON pointer's path occurs more than once")]
     DuplicateKey,
+    #[error("the id of its group holds /")]
+    SlashInGroup,
+    #[error("it holds /, and the record names no group")]
+    SlashInClient,
     #[error("the value is not JSON")]
     NotJson,
     #[error("the value is not JSON behind the id of its schema")]
@@ -133,6 +137,27 @@ pub fn identify<'r>(
         }
     }
     Identity::Anonymous(absent)
+}
+
+/// Returns the full name of a client that [`identify`] found: with its group, if the record names one. An id with `/`
+/// would else be taken for a client of a group.
+pub fn in_group<'r>(
+    client: Cow<'r, str>, service: &Service, record: &'r impl Fields, source: &'r Source, schemas: &impl Schemas,
+) -> Identity<'r> {
+    if service.group_from.is_empty() {
+        return Identity::Client(client);
+    }
+    match identify(&service.group_from, record, source, schemas) {
+        Identity::Client(group) => match service.full_name(&group, &client) {
+            Some(name) => Identity::Client(Cow::Owned(name)),
+            None => Identity::Anonymous(AnonymousReason::SlashInGroup),
+        },
+        Identity::Anonymous(AnonymousReason::Missing) if client.contains('/') => {
+            Identity::Anonymous(AnonymousReason::SlashInClient)
+        }
+        Identity::Anonymous(AnonymousReason::Missing) => Identity::Client(client),
+        other => other,
+    }
 }
 
 /// The result of trying one place: an id, nothing, or the reason why the content can't be an id.

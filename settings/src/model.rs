@@ -2,7 +2,7 @@
 //!
 //! `config` reads the configuration as it is written and turns it into these. Nothing is validated a second time.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::pace::{Control, PaceParams};
@@ -209,6 +209,8 @@ pub struct Service {
     pub on_undeliverable: OnUndeliverable,
     /// Tried in order.
     pub client_from: Vec<ClientFrom>,
+    /// The places of the client's group, tried in order; none if records name no groups.
+    pub group_from: Vec<ClientFrom>,
     /// The sources that are named, and those that match a pattern once the topics of the cluster are known.
     pub sources: Vec<Source>,
     pub patterns: Vec<SourcePattern>,
@@ -243,6 +245,7 @@ impl Service {
             dead_letter: "dead".to_owned(),
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![client_from],
+            group_from: Vec::new(),
             sources,
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
@@ -255,6 +258,27 @@ impl Service {
             max_open: None,
             pace: None,
             policy,
+        }
+    }
+
+    /// Returns the client to which all records of a source belong, by its full name.
+    pub fn sole_client<'s>(&self, source: &'s Source) -> Option<Cow<'s, str>> {
+        let client = source.sole_client(&self.client_from)?;
+        match (&self.group_from[..], &source.client) {
+            ([], _) => Some(Cow::Borrowed(client)),
+            ([ClientFrom::Topic], Some(group)) => self.full_name(group, client).map(Cow::Owned),
+            _ => None,
+        }
+    }
+
+    /// Returns the full name of a client whose record names its group: GROUP/CLIENT. A group that is not configured
+    /// counts as one client with its name. `None` if the group's id holds `/`.
+    pub fn full_name(&self, group: &str, client: &str) -> Option<String> {
+        let is_known = self.policy.groups.iter().any(|known| known.name == group);
+        match group.contains('/') {
+            true => None,
+            false if is_known => Some(format!("{group}/{client}")),
+            false => Some(group.to_owned()),
         }
     }
 
@@ -373,7 +397,7 @@ impl Source {
 
     /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,
     /// unless a record names another one by a place of `client_from` before `topic`.
-    pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
+    pub(crate) fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
         sole_client(self.client.as_deref(), self.allowed_clients.as_deref(), client_from)
     }
 }

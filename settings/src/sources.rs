@@ -6,7 +6,7 @@ use std::time::Duration;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::units::Weight;
 
-use crate::model::{Service, Settings, Source, SourcePattern, sole_client};
+use crate::model::{ClientFrom, Service, Settings, Source, SourcePattern, sole_client};
 use crate::pattern::INTERNAL;
 
 /// The memory of the program itself.
@@ -85,12 +85,13 @@ impl Service {
 
     /// Returns the topics and patterns of the sources that may have records of several clients.
     fn shared_sources(&self) -> Vec<&str> {
-        let is_shared = |source: &Source| source.sole_client(&self.client_from).is_none();
+        let is_shared = |source: &Source| self.sole_client(source).is_none();
         let shared = self.sources.iter().filter(|source| is_shared(source)).map(|source| source.topic.as_str());
         // Each topic that matches a pattern has a client.
         let matches_are_shared = |pattern: &&SourcePattern| {
             let client = pattern.client.as_deref().unwrap_or_default();
-            sole_client(Some(client), pattern.allowed_clients.as_deref(), &self.client_from).is_none()
+            !matches!(self.group_from[..], [] | [ClientFrom::Topic])
+                || sole_client(Some(client), pattern.allowed_clients.as_deref(), &self.client_from).is_none()
         };
         let patterns = self.patterns.iter().filter(matches_are_shared);
         shared.chain(patterns.map(|source| source.pattern.as_str())).collect()
@@ -101,13 +102,24 @@ impl Service {
     pub fn guaranteed_rate(&self, client: &str) -> f64 {
         let policy = &self.policy;
         let weight = |weight: Weight| weight.thousandths() as f64;
-        let listed: f64 = policy.clients.iter().map(|client| weight(client.weight)).sum();
-        let (own, all) = match policy.clients.iter().find(|known| known.name == client) {
-            Some(known) => (weight(known.weight), listed + weight(policy.unlisted_weight)),
-            None if policy.clients.is_empty() => (1.0, self.sources.len().max(1) as f64),
-            None => (weight(policy.unlisted_weight), listed + weight(policy.unlisted_weight)),
+        let own = policy.clients.iter().find(|known| known.name == client).map(|known| weight(known.weight));
+        let alone = policy.clients.iter().filter(|known| policy.group_of(&known.name).is_none());
+        let upper = alone.map(|known| weight(known.weight)).sum::<f64>()
+            + policy.groups.iter().map(|group| weight(group.weight)).sum::<f64>()
+            + weight(policy.unlisted_weight);
+        let part = match (policy.group_of(client), own) {
+            (Some(group), own) => {
+                let inside = policy.clients.iter().filter(|known| policy.group_of(&known.name) == Some(group));
+                let listed: f64 = inside.map(|known| weight(known.weight)).sum();
+                // Other clients of the group weigh 1 each; one more of them is assumed.
+                let own = own.unwrap_or(1.0);
+                weight(policy.groups[group].weight) / upper * own / (listed + 1.0).max(own)
+            }
+            (None, Some(own)) => own / upper,
+            (None, None) if !policy.lists_any() => 1.0 / self.sources.len().max(1) as f64,
+            (None, None) => weight(policy.unlisted_weight) / upper,
         };
-        policy.capacity as f64 / policy.cycle.as_secs_f64() * own / all
+        policy.capacity as f64 / policy.cycle.as_secs_f64() * part
     }
 
     /// Returns the topics and patterns of the sources, for people.

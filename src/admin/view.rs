@@ -18,7 +18,8 @@ pub(super) fn services(handles: &[ServiceHandle]) -> ServicesView {
 pub(super) fn service(handle: &ServiceHandle) -> ServiceView {
     let (snapshot, pace) = (handle.cell.get(), handle.cell.pace());
     let clients = snapshot.clients.iter().map(client).collect();
-    ServiceView { figures: snapshot.figures.clone(), pace: pace.as_deref().map(pace_figures), clients }
+    let (pace, groups) = (pace.as_deref().map(pace_figures), snapshot.throttle.groups.clone());
+    ServiceView { figures: snapshot.figures.clone(), pace, groups, clients }
 }
 
 fn pace_figures(pace: &PaceView) -> PaceFigures {

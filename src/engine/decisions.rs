@@ -29,12 +29,20 @@ impl<'c> Engine<'c> {
         if redrive::is_redriven(&contents, record.origin, &self.job.service, source) {
             return self.decide_redriven(now, number, record);
         }
-        let identity = client_id::identify(&self.job.service.client_from, &contents, source, self.intake.schemas);
+        let service = &self.job.service;
+        let is_allowed =
+            |client: &str| source.allowed_clients.as_ref().is_none_or(|all| all.iter().any(|one| one == client));
+        let (identity, allowed) =
+            match client_id::identify(&service.client_from, &contents, source, self.intake.schemas) {
+                Identity::Client(client) if !is_allowed(&client) => (Identity::Client(client), false),
+                Identity::Client(client) => {
+                    (client_id::in_group(client, service, &contents, source, self.intake.schemas), true)
+                }
+                other => (other, true),
+            };
         let (sender, name) = match &identity {
-            Identity::Client(name) => match &source.allowed_clients {
-                Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
-                _ => (Sender::Client(name), &**name),
-            },
+            Identity::Client(name) if allowed => (Sender::Client(name), &**name),
+            Identity::Client(name) => (Sender::NotAllowed(name), &**name),
             Identity::Unknown(schema) => {
                 let schema = *schema;
                 self.suspend(now, schema, record);

@@ -105,7 +105,7 @@ impl<'c> Engine<'c> {
     /// Tells the core to whom the records of a partition belong.
     pub(super) fn tell_sole_client(&mut self, number: u32) {
         let source = self.link.partitions.sources.get(self.link.partitions.address(number).0);
-        self.throttle.handle_sole_client(number, source.sole_client(&self.job.service.client_from));
+        self.throttle.handle_sole_client(number, self.job.service.sole_client(source).as_deref());
     }
 
     /// Forgets everything about the partitions, at once: their next owner starts from what was committed.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use strum::VariantNames;
 use tracing::debug;
-use watermaster_api::ServiceFigures;
+use watermaster_api::{ClientGroupView, ServiceFigures};
 use watermaster_core::delivery::Phase;
+use watermaster_core::scheduler::ClientGroup;
 use watermaster_core::throttle::{Cause, Throttle};
 use watermaster_core::units::Time;
 
@@ -137,11 +138,21 @@ impl Reporter {
         let throttle = ThrottleFigures {
             totals: throttle.totals().clone(),
             new_clients: throttle.clients().newcomers(),
+            groups: throttle.clients().groups().iter().map(group_view).collect(),
             backlog_bytes: throttle.backlog().1,
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
         };
         ServiceSnapshot { figures, throttle, up: true, group: self.group.clone(), ..snapshot }
+    }
+}
+
+fn group_view(group: &ClientGroup) -> ClientGroupView {
+    ClientGroupView {
+        name: group.name.trim_end_matches('/').to_owned(),
+        clients: group.clients,
+        default_share: group.grant.default_share.as_f64(),
+        granted: group.grant.records,
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! With weights wᵢ that sum to W and a reservation ρ/M in lowest terms, everything that the formulas add up is a
 //! multiple of 1/(W·M) records: that is one *part* here. Common factors are taken out first, which is what keeps
-//! everyday numbers small.
+//! everyday numbers small. With a reservation in whole records, it is a multiple of 1/W records.
 
 use super::parts::{PartCount, Wide, gcd};
-use super::{AllocationParams, Claim, Wants};
+use super::{Claim, Reserved, Wants};
 use crate::units::Ratio;
 
 /// The numbers of parts in a record and in a default share.
@@ -57,23 +57,32 @@ impl ClaimSums {
 }
 
 impl DefaultShares<u128> {
-    pub(super) fn new(params: &AllocationParams, sums: &ClaimSums) -> DefaultShares<u128> {
+    pub(super) fn new(capacity: u64, reserved: Reserved, sums: &ClaimSums) -> DefaultShares<u128> {
         let total = sums.weight / u128::from(sums.weight_unit);
-        let common = gcd(total, u128::from(params.capacity));
-        let capacity = u128::from(params.capacity) / common;
-        let (reserved, whole) = lowest_terms(params.reservation);
+        let common = gcd(total, u128::from(capacity));
+        let (common, reserved, whole) = match reserved {
+            Reserved::Part(ratio) => {
+                let (reserved, whole) = lowest_terms(ratio);
+                (common, u128::from(capacity) / common * reserved, whole)
+            }
+            Reserved::Records(records) => {
+                let common = gcd(common, u128::from(records));
+                (common, u128::from(records) / common, 1)
+            }
+        };
+        let capacity = u128::from(capacity) / common;
         DefaultShares {
             weight_unit: sums.weight_unit,
             per_record: total / common * whole,
             default_per_weight: capacity * whole,
-            reserved_per_weight: capacity * reserved,
+            reserved_per_weight: reserved,
         }
     }
 
     /// Returns whether no number of this allocation needs more than 128 bits.
-    pub(super) fn are_narrow(&self, params: &AllocationParams, sums: &ClaimSums) -> bool {
+    pub(super) fn are_narrow(&self, capacity: u64, sums: &ClaimSums) -> bool {
         let bits = |number: u128| 128 - number.leading_zeros();
-        let (capacity, per_record) = (bits(params.capacity.into()), bits(self.per_record));
+        let (capacity, per_record) = (bits(capacity.into()), bits(self.per_record));
         // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
         let parts = per_record + capacity.max(bits(sums.wants)) + 1;
         let ratio = parts.max(bits(sums.weight));

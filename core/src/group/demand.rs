@@ -62,30 +62,33 @@ impl DemandMeter {
         let passed = now.since(self.last.unwrap_or(now));
         self.last = Some(now);
         let least_named = params.capacity / SMALL_LOADS;
-        let (mut named, mut unnamed) = (0, Load::default());
+        let groups = throttle.clients().groups();
+        let mut unnamed = vec![Load::default(); groups.len().max(1)];
+        let mut named = 0;
         for (number, client) in throttle.clients().iter() {
             let load = self.meter_of(number as usize, client).load(now, params, passed, client, &part_of);
             if load == Load::default() {
                 continue;
             }
             if !client.configured && load.size() < least_named {
-                unnamed.add(load);
+                unnamed[client.group().unwrap_or(0)].add(load);
                 continue;
             }
             self.note(named, &client.name, load);
             named += 1;
         }
         self.loads.truncate(named);
-        self.keep_largest(&mut unnamed);
-        if unnamed != Load::default() {
-            unnamed.demand = unnamed.demand.min(params.capacity);
-            self.loads.push((Arc::from(""), unnamed));
+        self.keep_largest(throttle, &mut unnamed);
+        for (group, mut load) in unnamed.into_iter().enumerate().filter(|(_, load)| *load != Load::default()) {
+            load.demand = load.demand.min(params.capacity);
+            self.loads.push((groups.get(group).map_or_else(|| Arc::from(""), |group| Arc::clone(&group.name)), load));
         }
         &self.loads
     }
 
-    /// Names the largest loads that fit in a record, and adds all others to `unnamed`.
-    fn keep_largest(&mut self, unnamed: &mut Load) {
+    /// Names the largest loads that fit in a record, and adds all others to those of the unnamed clients of their
+    /// groups.
+    fn keep_largest(&mut self, throttle: &Throttle, unnamed: &mut [Load]) {
         if self.bytes() <= self.max_bytes {
             return;
         }
@@ -97,7 +100,11 @@ impl DemandMeter {
             bytes <= self.max_bytes
         };
         let others = order.split_off(order.iter().take_while(fits).count());
-        others.iter().for_each(|&index| unnamed.add(self.loads[index].1));
+        for &index in &others {
+            let (name, load) = &self.loads[index];
+            let group = throttle.client(name).and_then(Client::group).unwrap_or(0);
+            unnamed[group].add(*load);
+        }
         // Loads keep their order, which the next look meets again.
         order.sort_unstable();
         order.iter().enumerate().for_each(|(place, &index)| self.loads.swap(place, index));

@@ -153,7 +153,9 @@ impl Driver {
         self.obey(now.slow, calls, log);
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {
-            throttle.handle_parts(now.slow, |client| self.member.part(client));
+            let (part_of, ratio_of) =
+                (|client: &str| self.member.part(client), |group: &str| self.member.group_ratio(group));
+            throttle.handle_parts(now.slow, part_of, ratio_of);
         }
     }
 

@@ -27,7 +27,7 @@ use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
 use crate::scheduler::GroupPart;
-use crate::units::Time;
+use crate::units::{Ratio, Time};
 use holding::{Before, Holding};
 use looks::Targets;
 use others::Other;
@@ -483,6 +483,12 @@ impl Member {
     /// The part of a client at this member; `None` for a client without load at any member.
     pub fn part(&self, client: &str) -> Option<Part> {
         self.split.part(&self.ledger, client)
+    }
+
+    /// The part of a client group's demand that is here, at the last split; the name is that of
+    /// [`ClientGroup`](crate::scheduler::ClientGroup).
+    pub fn group_ratio(&self, name: &str) -> Option<Ratio> {
+        self.split.group_ratio(name)
     }
 
     /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.

@@ -11,35 +11,67 @@
 
 mod smooth;
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::collections::{BTreeMap, HashMap};
+use std::{cmp::Reverse, sync::Arc};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
 use super::{GroupParams, Mode};
-use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Part, Wants};
-use crate::policy::{Lending, Policy};
+use crate::allocator::{
+    AllocationParams, Claim, Credit, Fixed, Grant, GroupClaim, LevelAllocator, LevelClaims, MAX_CLAIMS, Part, Wants,
+};
+use crate::policy::Policy;
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
 
-/// The weights of clients, and the rules of lending.
+/// The weights of clients and of their groups, and the rules of lending.
 #[derive(Debug, Clone)]
 pub struct Shares {
+    policy: Policy,
     listed: HashMap<Arc<str>, Weight>,
-    unlisted: Weight,
-    reservation: Ratio,
-    lending: Lending,
+    /// The names of all groups, as the loads of their unnamed clients have them: first the unlisted clients'.
+    groups: Vec<Arc<str>>,
+}
+
+/// The place of a client in the allocation.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The index of its group; `None` if it stands alone.
+    group: Option<usize>,
+    weight: Weight,
 }
 
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
+        let groups = policy.groups.iter().map(|group| format!("{}/", group.name).into());
         Shares {
             listed: policy.clients.iter().map(|client| (client.name.as_str().into(), client.weight)).collect(),
-            unlisted: policy.unlisted_weight,
-            reservation: policy.reservation,
-            lending: policy.lending,
+            groups: policy.lists_any().then(|| "".into()).into_iter().chain(groups).collect(),
+            policy: policy.clone(),
         }
+    }
+
+    fn place(&self, client: &str) -> Place {
+        let listed = self.listed.get(client).copied();
+        let group = match self.policy.group_of(client).or_else(|| self.group_of_unnamed(client)) {
+            _ if self.groups.is_empty() => None,
+            Some(group) => Some(group + 1),
+            None => listed.is_none().then_some(0),
+        };
+        Place { group, weight: listed.unwrap_or(Weight::ONE) }
+    }
+
+    /// The index in the policy of the group whose unnamed clients' load has this name.
+    fn group_of_unnamed(&self, name: &str) -> Option<usize> {
+        let name = name.strip_suffix('/')?;
+        self.policy.groups.iter().position(|group| group.name == name)
+    }
+
+    /// The name under which the load of a client is told if it is too small for a name of its own.
+    pub(crate) fn unnamed(&self, client: &str) -> &str {
+        self.place(client).group.map_or("", |group| &self.groups[group])
     }
 
     /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
@@ -72,16 +104,23 @@ pub(crate) struct SplitInput<'a> {
 /// Computes targets, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
-    allocator: Allocator,
+    allocator: LevelAllocator,
     grants: Vec<Grant>,
+    group_grants: Vec<Grant>,
     /// The loads of all clients, summed over the members, by number.
     totals: Vec<Load>,
     /// The number of each client with a load.
     claimants: Vec<usize>,
     claims: Vec<Claim>,
+    /// The group of each claim's client, and the claims of the groups.
+    claim_groups: Vec<Option<usize>>,
+    group_claims: Vec<GroupClaim>,
     /// The parts of all clients with a load at this member, by number.
     parts: Vec<Option<Part>>,
-    unnamed: Option<Part>,
+    /// The parts of unnamed clients, by the number of their load.
+    unnamed: BTreeMap<usize, Part>,
+    /// The part of each group's demand that is here.
+    group_ratios: Vec<Option<Ratio>>,
     /// The demand of each client, by number, and the members that have it.
     pieces: Vec<Vec<ClientDemand>>,
 }
@@ -92,9 +131,9 @@ impl Splitter {
         self.parts.get(number).copied().flatten()
     }
 
-    /// The part of each client that is too small to be named.
-    pub(crate) fn unnamed_part(&self) -> Option<Part> {
-        self.unnamed
+    /// The part of each client that is too small to be named, by the number of their load.
+    pub(crate) fn unnamed_part(&self, number: usize) -> Option<Part> {
+        self.unnamed.get(&number).copied()
     }
 
     /// Splits the capacity over members by their loads. The targets are in the order of the members, and add up to the
@@ -103,24 +142,58 @@ impl Splitter {
         self.sum_up(input);
         self.parts.clear();
         self.parts.resize(input.clients.len(), None);
-        self.unnamed = None;
+        self.unnamed.clear();
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
             let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
             return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
         }
         let allocation = AllocationParams {
             capacity: input.capacity,
-            reservation: input.shares.reservation,
-            lending: input.shares.lending,
+            reservation: input.shares.policy.reservation,
+            lending: input.shares.policy.lending,
         };
-        let name_of = |index: usize| &**input.clients.name(self.claimants[index]);
-        self.allocator.allocate(&allocation, &self.claims, name_of, &mut self.grants);
+        let claims = LevelClaims {
+            clients: &self.claims,
+            group_of: |index: usize| self.claim_groups[index],
+            name_of: |index: usize| &**input.clients.name(self.claimants[index]),
+            groups: &self.group_claims,
+            group_name_of: |group: usize| &*input.shares.groups[group],
+        };
+        self.allocator.allocate(&allocation, &claims, &mut self.grants, &mut self.group_grants);
         let targets = match input.params.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
         };
-        self.unnamed = input.clients.number("").and_then(|number| self.part_of_unnamed(input, number));
+        for name in input.shares.groups.iter().map(|name| &**name).chain(input.shares.groups.is_empty().then_some("")) {
+            let Some(number) = input.clients.number(name) else { continue };
+            if let Some(part) = self.part_of_unnamed(input, number) {
+                self.unnamed.insert(number, part);
+            }
+        }
+        self.find_group_ratios(input);
         targets
+    }
+
+    /// Finds the part of each group's demand that is here.
+    fn find_group_ratios(&mut self, input: &SplitInput<'_>) {
+        let mut demands = vec![(0_u64, 0_u64); self.group_claims.len()];
+        for (&number, group) in self.claimants.iter().zip(&self.claim_groups) {
+            if let Some(group) = *group {
+                let (here, total) = &mut demands[group];
+                *here = here.saturating_add(input.members[input.own].get(number).demand);
+                *total = total.saturating_add(self.totals[number].demand);
+            }
+        }
+        let members = input.members.len() as u64;
+        self.group_ratios.clear();
+        self.group_ratios
+            .extend(demands.into_iter().map(|(here, total)| (total > 0).then(|| ratio(here, total, members))));
+    }
+
+    /// The part of a group's demand that is here, by the group's name with `/` behind it.
+    pub(crate) fn group_ratio(&self, shares: &Shares, name: &str) -> Option<Ratio> {
+        let index = shares.groups.iter().position(|known| **known == *name)?;
+        self.group_ratios.get(index).copied().flatten()
     }
 
     /// Sums the loads up, and claims the capacity for them.
@@ -136,28 +209,30 @@ impl Splitter {
         self.claimants.clear();
         self.claimants.extend(with_load.map(|(number, _)| number));
         let shares = input.shares;
-        let count = |&number: &usize| match &**input.clients.name(number) {
-            "" => unnamed_clients(input.capacity, self.totals[number]),
-            name => u64::from(!shares.lists(name)),
-        };
-        // The weights in a common unit: the unlisted clients together weigh at most `unlisted`, once any is listed.
-        let unlisted = self.claimants.iter().map(count).sum::<u64>().max(1);
-        let each = match shares.listed.is_empty() {
-            true => Weight::ONE.thousandths() * unlisted,
-            false => shares.unlisted.thousandths().min(Weight::ONE.thousandths() * unlisted),
-        };
-        let claim = |&number: &usize| {
-            let total = self.totals[number];
-            let weight = match shares.listed.get(input.clients.name(number)) {
-                Some(own) => own.thousandths() * unlisted,
-                None => each * count(&number),
+        self.claims.clear();
+        self.claim_groups.clear();
+        self.group_claims.clear();
+        self.group_claims.resize(shares.groups.len(), GroupClaim::default());
+        for &number in &self.claimants {
+            let (name, total) = (&**input.clients.name(number), self.totals[number]);
+            let Place { group, weight } = shares.place(name);
+            let clients = match name.is_empty() || name.ends_with('/') && shares.group_of_unnamed(name).is_some() {
+                true => unnamed_clients(input.capacity, total),
+                false => 1,
             };
+            let weight = weight.thousandths() * clients;
+            if let Some(group) = group {
+                let claimed = &mut self.group_claims[group].weight;
+                *claimed = match group.checked_sub(1) {
+                    Some(group) => shares.policy.groups[group].weight.thousandths(),
+                    None => (*claimed + weight).min(shares.policy.unlisted_weight.thousandths()),
+                };
+            }
             let is_new = total.wants == 0 && total.demand > 0;
             let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants) };
-            Claim { weight, wants, credit: Credit::default() }
-        };
-        self.claims.clear();
-        self.claims.extend(self.claimants.iter().map(claim));
+            self.claims.push(Claim { weight, wants, credit: Credit::default() });
+            self.claim_groups.push(group);
+        }
     }
 
     /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no

@@ -25,7 +25,7 @@ pub enum PauseReason {
 /// The records of a partition that waited unread in their topic. Their waits begin at their timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
-    /// None of them: the partition is read as fast as it is written.
+    /// No records: the partition is read as fast as it is written.
     No,
     /// The records that were written before this time, in milliseconds since the Unix epoch: the partition is paused,
     /// or was until then.

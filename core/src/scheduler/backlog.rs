@@ -6,7 +6,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use super::fair::{ClientQueue, FairQueue, WeightGroup};
+use super::fair::{ClientQueue, FairQueue, GROUPS, QueueOf};
 use crate::linked_list::{LinkedList, Links};
 use crate::{chunks::Chunks, slot::Slot, units::Time};
 
@@ -60,7 +60,7 @@ pub(crate) struct Backlog {
     pub(super) kept_clients: u32,
     pub(super) kept_bytes: u64,
     pub(super) fair: FairQueue,
-    /// Clients that their own limit refused a record, by the time at which they may try again.
+    /// Clients and groups that their own limit refused a record, by the time at which they may try again.
     blocked: BinaryHeap<Reverse<(Time, u32)>>,
 }
 
@@ -156,15 +156,16 @@ impl Backlog {
         record
     }
 
-    /// Removes all clients from the queues, for each to be [requeued](Backlog::requeue).
-    pub(super) fn clear_queues(&mut self) {
+    /// Removes all clients from the queues, for each to be [requeued](Backlog::requeue) beside or in so many groups.
+    pub(super) fn clear_queues(&mut self, groups: usize) {
+        self.fair.extend(groups);
         self.fair.clear();
         self.blocked.clear();
     }
 
     /// Adds a client to the queue of a group again. Records that it was served recently count as at most one record of
     /// its present weight. A blocked client may try again.
-    pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: WeightGroup) {
+    pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: QueueOf) {
         self.fair.change_group(queue, group);
         queue.blocked = None;
         self.fair.enter(client, queue);
@@ -176,15 +177,27 @@ impl Backlog {
         self.blocked.push(Reverse((until, client)));
     }
 
+    /// Blocks a group: none of its clients' records is sent before `until`.
+    pub(super) fn block_group(&mut self, group: usize, until: Time) {
+        self.fair.block(group, until);
+        self.blocked.push(Reverse((until, GROUPS + group as u32)));
+    }
+
     /// Removes a client from the blocked ones if its time has come; the caller passes its queue to
-    /// [`unblock`](Backlog::unblock).
+    /// [`unblock`](Backlog::unblock). Groups are unblocked here.
     #[inline]
     pub(super) fn next_blocked(&mut self, now: Time) -> Option<u32> {
-        let &Reverse((until, client)) = self.blocked.peek()?;
-        (until <= now).then(|| {
+        loop {
+            let &Reverse((until, entry)) = self.blocked.peek()?;
+            if until > now {
+                return None;
+            }
             self.blocked.pop();
-            client
-        })
+            match entry.checked_sub(GROUPS) {
+                None => return Some(entry),
+                Some(group) => self.fair.unblock(now, group as usize),
+            }
+        }
     }
 
     /// The time at which the first blocked client may try again.

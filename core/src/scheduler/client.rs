@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::bucket::LeakyBucket;
-use super::fair::{ClientQueue, FairQueue};
+use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
@@ -62,7 +62,7 @@ pub struct Client {
     pub arrivals: u64,
     /// Records that were delayed when this cycle began.
     pub waiting: u64,
-    /// Wants beyond this number recall the share that the client lent; `u64::MAX` if it lent nothing.
+    /// Wants beyond this number recall the share that the client or its group lent; `u64::MAX` if neither lent any.
     recalled_above: u64,
     pub last_seen: Time,
     /// The own limit, if one is configured.
@@ -84,7 +84,9 @@ pub struct Client {
     admitted_before: u64,
     /// The cycle in which the client came; `None` if it was known from the start.
     pub since_cycle: Option<u64>,
+    /// The weight inside the client's group, or among the groups and all clients that stand alone.
     pub(super) weight: Weight,
+    pub(super) group: QueueOf,
     pub configured: bool,
     /// The records that the client usually sends in a cycle within its default share (reject mode).
     pub(super) usual: u64,
@@ -97,12 +99,10 @@ pub struct Client {
     pub shadow: Counts,
 }
 
-/// The weight of a client that is not configured: the true one depends on the number of such clients.
-pub(super) const UNLISTED: u64 = 0;
-
 impl Client {
-    /// An unlisted client without a grant.
+    /// A client that is not configured, in the group of its queue and without a grant.
     pub(super) fn new(name: &str, queue: ClientQueue, since_cycle: Option<u64>, policy: &Policy, now: Time) -> Client {
+        let group = queue.group;
         Client {
             name: Arc::from(name),
             arrivals: 0,
@@ -121,6 +121,7 @@ impl Client {
             admitted_before: 0,
             since_cycle,
             weight: Weight::ONE,
+            group,
             configured: false,
             usual: 0,
             owed_since: Time::ZERO,
@@ -138,6 +139,11 @@ impl Client {
     /// Admissions in this cycle, so far.
     pub fn admitted_in_cycle(&self) -> u64 {
         self.counts.admitted.saturating_sub(self.admitted_before)
+    }
+
+    /// The index of the client's group among [all](super::Registry::groups); `None` if it stands alone.
+    pub fn group(&self) -> Option<usize> {
+        self.group.map(usize::from)
     }
 
     /// The number of delayed records and their bytes.
@@ -234,27 +240,23 @@ impl Client {
             (false, true) => Wants::Records(self.last_wants),
             (false, false) => Wants::Records(self.last_wants.max(self.wants())),
         };
-        Claim { weight: self.claimed_weight(), wants, credit: self.credit }
-    }
-
-    /// The weight in thousandths if the client is configured, else [`UNLISTED`].
-    pub(super) fn claimed_weight(&self) -> u64 {
-        if self.configured { self.weight.thousandths() } else { UNLISTED }
+        Claim { weight: self.weight.thousandths(), wants, credit: self.credit }
     }
 
     /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
     /// unrounded.
-    pub(super) fn take_grant(&mut self, grant: Grant, fair: &FairQueue) {
+    pub(super) fn take_grant(&mut self, grant: Grant, group_lends: bool, fair: &FairQueue) {
         let weight = |grant: &Grant| grant.exact.max(grant.default_share);
         // Only a borrower's weight changes from cycle to cycle.
         if weight(&grant) != weight(&self.grant) {
             fair.set_weight(&mut self.queue, weight(&grant));
         }
-        self.set_grant(grant);
+        self.set_grant(grant, group_lends);
     }
 
-    pub(super) fn set_grant(&mut self, grant: Grant) {
-        let lends = grant.exact < grant.default_share;
+    /// Sets the grant. What the client lent, or its group, is recalled by wants beyond it.
+    pub(super) fn set_grant(&mut self, grant: Grant, group_lends: bool) {
+        let lends = group_lends || grant.exact < grant.default_share;
         self.recalled_above = if lends { grant.records } else { u64::MAX };
         self.grant = grant;
     }

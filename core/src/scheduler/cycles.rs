@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::{fair::FairQueue, registry::Registry};
-use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
+use super::fair::{FairQueue, QueueOf};
+use super::registry::Registry;
+use crate::allocator::{AllocationParams, Claim, Grant, GroupClaim, LevelAllocator, LevelClaims};
 use crate::policy::{Mode, Policy, Scope};
 use crate::units::{Time, nanos};
 
@@ -37,12 +38,14 @@ pub(crate) struct Cycles {
     pub(crate) allocations: [u64; Cause::VARIANTS.len()],
     /// The records that all clients together usually send in a cycle within their shares (reject mode).
     pub(super) usual: u64,
-    allocator: Allocator,
-    /// The claims of all clients; the three vectors are buffers between allocations.
+    allocator: LevelAllocator,
+    /// The claims of all clients; these vectors are buffers between allocations.
     claims: Vec<Claim>,
-    /// The index of each claim's client.
-    claimants: Vec<u32>,
+    /// The index and the group of each claim's client.
+    claimants: Vec<(u32, QueueOf)>,
+    group_claims: Vec<GroupClaim>,
     grants: Vec<Grant>,
+    group_grants: Vec<Grant>,
 }
 
 impl Cycles {
@@ -55,10 +58,12 @@ impl Cycles {
             last_early: None,
             allocations: [0; Cause::VARIANTS.len()],
             usual: 0,
-            allocator: Allocator::default(),
+            allocator: LevelAllocator::default(),
             claims: Vec::new(),
             claimants: Vec::new(),
+            group_claims: Vec::new(),
             grants: Vec::new(),
+            group_grants: Vec::new(),
         }
     }
 
@@ -86,9 +91,10 @@ impl Cycles {
                 *usual += client.usual;
             }
             client.credit = client.grant.credit;
-            claimants.push(index);
+            claimants.push((index, client.group));
             claims.push(client.claim(number, true));
         });
+        clients.begin_cycle_of_groups();
         self.allocate_claims(policy, clients, fair, Cause::Cycle);
     }
 
@@ -131,7 +137,7 @@ impl Cycles {
     pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
         self.clear_claims();
         for (index, client) in clients.iter() {
-            self.claimants.push(index);
+            self.claimants.push((index, client.group));
             self.claims.push(client.claim(self.number, cause == Cause::Cycle));
         }
         self.allocate_claims(policy, clients, fair, cause);
@@ -144,11 +150,17 @@ impl Cycles {
         }
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
-        // Relative weights depend on the number of clients, which is known only now.
-        self.claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
-        let name_of = |claim: usize| &*clients.get(self.claimants[claim]).name;
-        self.allocator.allocate(&params, &self.claims, name_of, &mut self.grants);
-        clients.take_grants(&self.grants, fair);
+        self.group_claims.clear();
+        self.group_claims.extend(clients.group_claims());
+        let claims = LevelClaims {
+            clients: &self.claims,
+            group_of: |claim: usize| self.claimants[claim].1.map(usize::from),
+            name_of: |claim: usize| &*clients.get(self.claimants[claim].0).name,
+            groups: &self.group_claims,
+            group_name_of: |group: usize| &*clients.groups()[group].name,
+        };
+        self.allocator.allocate(&params, &claims, &mut self.grants, &mut self.group_grants);
+        clients.take_grants(&self.grants, Some(&self.group_grants), fair);
         self.allocations[cause as usize] += 1;
     }
 

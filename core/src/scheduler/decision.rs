@@ -53,9 +53,10 @@ impl Scheduler {
     fn wait_for_limit(&mut self, now: Time, index: u32) -> Decision {
         let cycle = self.cycles.number;
         let client = self.clients.get_mut(index);
-        let first = client.limit.is_none() && !client.queue.has_others() && !client.has_used_its_share(now, cycle);
+        let may_be_first = !client.queue.has_others() && !client.has_used_its_share(now, cycle);
+        let first = may_be_first && !self.clients.is_limited(index);
         if first {
-            client.used.charge(now, cycle);
+            self.clients.get_mut(index).used.charge(now, cycle);
         }
         Decision::Delay { client: index, first }
     }
@@ -82,18 +83,19 @@ impl Scheduler {
     /// Shape mode: the record goes now if no record waits that may go and all gates are open.
     #[inline]
     fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
-        let alone = self.clients.get(index).queue.records.is_empty()
+        let queue = &self.clients.get(index).queue;
+        let alone = queue.records.is_empty()
             && self.backlog.first.is_empty()
+            && !self.backlog.fair.is_blocked(queue)
             && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
             return self.wait(now, index);
         }
-        let client = self.clients.get_mut(index);
-        if let Err(until) = client.take_own_limit(now) {
-            self.block(index, until);
+        if let Err(limit) = self.clients.take_limits(now, index) {
+            self.block(index, limit);
             return Decision::Delay { client: index, first: false };
         }
-        self.backlog.fair.charge(&mut client.queue);
+        self.backlog.fair.charge(&mut self.clients.get_mut(index).queue);
         self.gates.bucket.charge(now);
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
@@ -130,10 +132,10 @@ impl Scheduler {
             client.used.charge(now, cycle);
             return Decision::Delay { client: index, first: true };
         }
-        if client.take_own_limit(now).is_err() {
+        if self.clients.take_limits(now, index).is_err() {
             return self.reject(now, index, Reason::ClientLimit);
         }
-        client.used.charge(now, cycle);
+        self.clients.get_mut(index).used.charge(now, cycle);
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 
@@ -159,8 +161,8 @@ impl Scheduler {
         Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
     }
 
-    /// The time at which the client's grant, its own limit and, if its own limit is not the reason, the service's
-    /// window all have room for its next record, if no record is admitted and no grant changes until then.
+    /// The time at which the client's grant, its own limit, that of its group and, if no limit is the reason, the
+    /// service's window all have room for its next record, if no record is admitted and no grant changes until then.
     fn open_for(&mut self, now: Time, index: u32, reason: Reason) -> Time {
         let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
         let client = self.clients.get_mut(index);
@@ -168,7 +170,7 @@ impl Scheduler {
         let borrows = allowance > client.grant.default_share.floor() && client.has_used_its_share(now, cycle);
         let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
-        let limit = client.limit.as_deref_mut().map_or(now, |limit| limit.next_room(now));
+        let limit = self.clients.limits_open_at(now, index);
         let window = match reason {
             Reason::ClientLimit => now,
             _ if borrows => self.gates.lends_at(now, self.backlog.first.len(), self.usual_of_others(index)),

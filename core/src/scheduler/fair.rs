@@ -3,9 +3,9 @@
 //! The tag of a client's first record is the later of the virtual time and the client's last finish; the smallest tag
 //! is served, which moves the virtual time to that tag and the client's finish by 1 / weight beyond it.
 //!
-//! Once any client is configured, all others queue in a group of their own, which stands in the main queue as if it
-//! were one client with the weight of all its members. So at most one of their records at a time is served before a
-//! configured client, for any number of ids.
+//! The clients of a group queue among themselves, and the group stands in the main queue as if it were one client with
+//! the weight of all its members. So at most one of their records at a time is served before a client that stands
+//! alone, for any number of ids.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -14,18 +14,13 @@ use crate::{allocator::Fixed, linked_list::LinkedList, units::Time};
 /// A virtual time, in records × 2⁵⁶ per unit of weight.
 pub(super) type VirtualTime = u128;
 
-/// The queue that a client stands in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WeightGroup {
-    Main,
-    /// The queue of clients that are not configured, if any client is.
-    Unlisted,
-}
+/// The queue that a client stands in: that of the group with this index, or the main one.
+pub(super) type QueueOf = Option<u16>;
 
-/// The entry of the group of unlisted clients in the main queue.
-const UNLISTED: u32 = u32::MAX - 1;
+/// The entries of the groups in the main queue: this number and the index of the group. Clients have lower ones.
+pub(super) const GROUPS: u32 = 1 << 31;
 
-/// The tags of a client, or of the group of unlisted clients.
+/// The tags of a client, or of a group.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Flow {
@@ -64,33 +59,37 @@ pub(crate) struct ClientQueue {
     pub(super) bytes: u64,
     /// The client's own limit refused its first record until this time.
     pub(super) blocked: Option<Time>,
-    group: WeightGroup,
+    pub(super) group: QueueOf,
     /// The first records that were charged when they arrived (reject mode). They stand in no queue of clients.
     pub(super) first: u64,
     /// No record is evicted: some came from a partition that is paused instead.
     pub(crate) kept: bool,
 }
 
-impl Default for ClientQueue {
+impl ClientQueue {
     /// The queue of a client that is known from the start, without a weight so far.
-    fn default() -> ClientQueue {
+    pub(super) fn of_known(group: QueueOf) -> ClientQueue {
         ClientQueue {
             records: LinkedList::default(),
             flow: Flow::new(0),
             bytes: 0,
             blocked: None,
-            group: WeightGroup::Main,
+            group,
             first: 0,
             kept: false,
         }
     }
-}
 
-impl ClientQueue {
     /// The queue of a client that comes while the service runs. With its first weight it starts as if it had just been
     /// served one of its own records: if it started at the virtual time, ids that are used once would always go first.
-    pub(super) fn of_newcomer(group: WeightGroup) -> ClientQueue {
-        ClientQueue { flow: Flow::new(VirtualTime::MAX), group, ..ClientQueue::default() }
+    pub(super) fn of_newcomer(group: QueueOf) -> ClientQueue {
+        ClientQueue { flow: Flow::new(VirtualTime::MAX), ..ClientQueue::of_known(group) }
+    }
+
+    /// The client's group.
+    #[inline]
+    pub(super) fn group(&self) -> Option<usize> {
+        self.group.map(usize::from)
     }
 
     /// The tag under which the client stands in its group's heap; `None` if it has no record that may go.
@@ -125,24 +124,33 @@ struct ReadyClients {
     ready: BinaryHeap<Reverse<(VirtualTime, u32)>>,
 }
 
-/// The queues of both groups.
-#[derive(Debug)]
+/// The main queue, and those of the groups.
+#[derive(Debug, Default)]
 pub(crate) struct FairQueue {
     main: ReadyClients,
-    unlisted: ReadyClients,
-    /// The flow of all unlisted clients in the main queue.
-    group: Flow,
+    groups: Vec<GroupQueue>,
 }
 
-impl Default for FairQueue {
-    fn default() -> FairQueue {
-        FairQueue { main: ReadyClients::default(), unlisted: ReadyClients::default(), group: Flow::new(0) }
-    }
+/// The queue of a group's clients.
+#[derive(Debug)]
+struct GroupQueue {
+    members: ReadyClients,
+    /// The flow of all of them in the main queue.
+    flow: Flow,
+    /// The group's own limit refused a record until this time.
+    blocked: Option<Time>,
 }
 
 impl FairQueue {
-    fn of(&self, group: WeightGroup) -> &ReadyClients {
-        if group == WeightGroup::Main { &self.main } else { &self.unlisted }
+    /// Has at least so many groups from now on. Another group may get the flow of a former one: its tags lie no further
+    /// ahead than one record of its weight.
+    pub(super) fn extend(&mut self, groups: usize) {
+        let empty = || GroupQueue { members: ReadyClients::default(), flow: Flow::new(0), blocked: None };
+        self.groups.resize_with(groups.max(self.groups.len()), empty);
+    }
+
+    fn of(&self, group: QueueOf) -> &ReadyClients {
+        group.map_or(&self.main, |group| &self.groups[usize::from(group)].members)
     }
 
     /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one
@@ -152,8 +160,30 @@ impl FairQueue {
         queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
     }
 
-    pub(super) fn set_group_weight(&mut self, weight: Fixed) {
-        self.group.set_weight(weight, self.main.virtual_time);
+    pub(super) fn set_group_weight(&mut self, group: usize, weight: Fixed) {
+        self.groups[group].flow.set_weight(weight, self.main.virtual_time);
+    }
+
+    /// Returns whether the client's group waits for its own limit.
+    #[inline]
+    pub(super) fn is_blocked(&self, queue: &ClientQueue) -> bool {
+        queue.group().is_some_and(|group| self.groups[group].blocked.is_some())
+    }
+
+    /// Blocks a group: none of its records is sent before `until`.
+    pub(super) fn block(&mut self, group: usize, until: Time) {
+        self.groups[group].blocked = Some(until);
+    }
+
+    /// Lets a blocked group try again, if its time has come.
+    pub(super) fn unblock(&mut self, now: Time, group: usize) {
+        let queue = &mut self.groups[group];
+        if queue.blocked.is_some_and(|until| until <= now) {
+            queue.blocked = None;
+            if let Some(tag) = queue.flow.head_tag {
+                self.main.ready.push(Reverse((tag, GROUPS + group as u32)));
+            }
+        }
     }
 
     /// Returns whether no client is in a queue; a void entry counts as a client.
@@ -173,24 +203,27 @@ impl FairQueue {
     /// Adds a client to its queue, if it has a record.
     pub(super) fn enter(&mut self, client: u32, queue: &ClientQueue) {
         let Some(tag) = queue.flow.head_tag else { return };
-        if queue.group == WeightGroup::Main {
+        let Some(group) = queue.group() else {
             return self.main.ready.push(Reverse((tag, client)));
-        }
-        self.unlisted.ready.push(Reverse((tag, client)));
-        if self.group.head_tag.is_none() {
-            self.enter_group();
+        };
+        self.groups[group].members.ready.push(Reverse((tag, client)));
+        if self.groups[group].flow.head_tag.is_none() {
+            self.enter_group(group);
         }
     }
 
-    fn enter_group(&mut self) {
-        let tag = self.main.next_tag(&self.group);
-        self.group.head_tag = Some(tag);
-        self.main.ready.push(Reverse((tag, UNLISTED)));
+    fn enter_group(&mut self, group: usize) {
+        let queue = &mut self.groups[group];
+        let tag = self.main.next_tag(&queue.flow);
+        queue.flow.head_tag = Some(tag);
+        if queue.blocked.is_none() {
+            self.main.ready.push(Reverse((tag, GROUPS + group as u32)));
+        }
     }
 
     /// Moves the tags of a client to the queue of a group, which may be another one than before. None of them lies
     /// further ahead of the virtual time than one record of the client's weight.
-    pub(super) fn change_group(&self, queue: &mut ClientQueue, group: WeightGroup) {
+    pub(super) fn change_group(&self, queue: &mut ClientQueue, group: QueueOf) {
         let (before, after) = (self.of(queue.group).virtual_time, self.of(group).virtual_time);
         let Flow { finish, cost, head_tag } = &mut queue.flow;
         let moved = |tag: VirtualTime| after + tag.saturating_sub(before).min(*cost);
@@ -201,8 +234,8 @@ impl FairQueue {
     /// The client that is served next; `tag_of` returns the tag of a client that may go.
     pub(super) fn next_client(&mut self, tag_of: impl Fn(u32) -> Option<VirtualTime>) -> Option<u32> {
         while let Some(&Reverse((tag, client))) = self.main.ready.peek() {
-            if client == UNLISTED {
-                if let Some(member) = self.next_member(tag, &tag_of) {
+            if client >= GROUPS {
+                if let Some(member) = self.next_member((client - GROUPS) as usize, tag, &tag_of) {
                     return Some(member);
                 }
             } else if tag_of(client) == Some(tag) {
@@ -213,45 +246,51 @@ impl FairQueue {
         None
     }
 
-    /// The unlisted client that is served next; `None` if the group's entry with this tag is void.
+    /// The client of a group that is served next; `None` if the group's entry with this tag is void.
     #[inline(never)]
-    fn next_member(&mut self, tag: VirtualTime, tag_of: impl Fn(u32) -> Option<VirtualTime>) -> Option<u32> {
-        if self.group.head_tag != Some(tag) {
+    fn next_member(
+        &mut self, group: usize, tag: VirtualTime, tag_of: impl Fn(u32) -> Option<VirtualTime>,
+    ) -> Option<u32> {
+        let queue = &mut self.groups[group];
+        if queue.flow.head_tag != Some(tag) || queue.blocked.is_some() {
             return None;
         }
-        while let Some(&Reverse((tag, member))) = self.unlisted.ready.peek() {
+        while let Some(&Reverse((tag, member))) = queue.members.ready.peek() {
             if tag_of(member) == Some(tag) {
                 return Some(member);
             }
-            self.unlisted.ready.pop();
+            queue.members.ready.pop();
         }
-        self.group.head_tag = None;
+        queue.flow.head_tag = None;
         None
     }
 
-    /// Charges a record to its client and, for an unlisted client, to the group.
+    /// Charges a record to its client, and to the client's group.
     #[inline]
     pub(super) fn charge(&mut self, queue: &mut ClientQueue) {
-        if queue.group == WeightGroup::Unlisted {
-            return self.charge_member(queue);
-        }
-        self.main.charge(&mut queue.flow);
-    }
-
-    fn charge_member(&mut self, queue: &mut ClientQueue) {
-        self.unlisted.charge(&mut queue.flow);
-        self.main.charge(&mut self.group);
-        self.group.head_tag = None;
-        if !self.unlisted.ready.is_empty() {
-            self.enter_group();
+        match queue.group() {
+            Some(group) => self.charge_member(group, queue),
+            None => self.main.charge(&mut queue.flow),
         }
     }
 
-    /// Empties both queues, for all clients to [enter](FairQueue::enter) again.
+    fn charge_member(&mut self, group: usize, queue: &mut ClientQueue) {
+        let group_queue = &mut self.groups[group];
+        group_queue.members.charge(&mut queue.flow);
+        self.main.charge(&mut group_queue.flow);
+        group_queue.flow.head_tag = None;
+        if !group_queue.members.ready.is_empty() {
+            self.enter_group(group);
+        }
+    }
+
+    /// Empties all queues, for all clients to [enter](FairQueue::enter) again. Blocked groups may try again.
     pub(super) fn clear(&mut self) {
         self.main.ready.clear();
-        self.unlisted.ready.clear();
-        self.group.head_tag = None;
+        for queue in &mut self.groups {
+            queue.members.ready.clear();
+            (queue.flow.head_tag, queue.blocked) = (None, None);
+        }
     }
 }
 

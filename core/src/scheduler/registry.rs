@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::client::{Client, UNLISTED};
-use super::fair::{ClientQueue, FairQueue, WeightGroup};
+use super::client::Client;
+use super::client_groups::{ClientGroup, ClientGroups, OverLimit};
+use super::fair::{ClientQueue, FairQueue};
 use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, bucket::LeakyBucket, names::Names};
-use crate::allocator::{self, Credit, Fixed, Grant};
+use crate::allocator::{Credit, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
-use crate::units::{Time, Weight};
+use crate::units::{Ratio, Time, Weight};
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
 #[derive(Debug)]
@@ -16,24 +17,15 @@ pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
     names: Names,
-    weights: Weights,
+    groups: ClientGroups,
+    /// The sums over each group's clients at the last allocation: a buffer.
+    sums: Vec<(Fixed, Fixed)>,
+    listed: usize,
     max_clients: usize,
     /// Clients that were registered when their first record came.
     newcomers: u64,
     idle: IdleClients,
     forgotten: Pages,
-}
-
-/// The weights of configured (listed) and of all other clients.
-#[derive(Debug)]
-struct Weights {
-    /// The sum over the configured clients, in thousandths.
-    listed: u64,
-    listed_clients: u64,
-    /// The most that all unlisted clients weigh together, once any client is configured.
-    unlisted: Weight,
-    /// The sum of the unlisted clients' grants, if any client is configured.
-    unlisted_granted: Fixed,
 }
 
 /// Unlisted clients that may be forgotten for a newcomer.
@@ -51,13 +43,17 @@ impl Registry {
             slots: Vec::new(),
             free: Vec::new(),
             names: Names::default(),
-            weights: Weights::new(policy, Fixed::ZERO),
+            groups: ClientGroups::new(policy, now),
+            sums: Vec::new(),
+            listed: 0,
             max_clients: policy.max_clients,
             newcomers: 0,
             idle: IdleClients { candidates: Vec::new(), next_search: now },
             forgotten: Pages::default(),
         };
         registry.configure(policy, now, None);
+        registry.regroup(policy, now);
+        registry.iter_mut().for_each(|client| client.queue = ClientQueue::of_known(client.group));
         registry
     }
 
@@ -72,19 +68,28 @@ impl Registry {
         for client in self.iter_mut().filter(|client| !client.configured) {
             client.limit = None;
         }
+        self.regroup(policy, now);
+    }
+
+    /// Puts every client into the group that a policy tells.
+    fn regroup(&mut self, policy: &Policy, now: Time) {
+        self.groups.change(policy, now);
+        for client in self.slots.iter_mut().flatten() {
+            client.group = self.groups.of(policy, &client.name, client.configured);
+            self.groups.add(client.group, client.weight);
+        }
     }
 
     /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers.
     fn configure(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
-        self.weights = Weights::new(policy, self.weights.unlisted_granted);
-        self.max_clients = policy.max_clients;
+        (self.listed, self.max_clients) = (policy.clients.len(), policy.max_clients);
         // This reserves address space, not memory: 100 000 clients that moved to a larger vector took 26 ms within one
         // decision. If it fails, they move when they have to.
         let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
         for wanted in &policy.clients {
             let index = match self.find(&wanted.name) {
                 Some(index) => index,
-                None => self.insert(&wanted.name, WeightGroup::Main, since_cycle, policy, now),
+                None => self.insert(&wanted.name, since_cycle, policy, now),
             };
             let client = self.get_mut(index);
             (client.configured, client.weight) = (true, wanted.weight);
@@ -161,7 +166,7 @@ impl Registry {
     }
 
     fn most(&self) -> usize {
-        self.max_clients.max(self.weights.listed_clients as usize)
+        self.max_clients.max(self.listed)
     }
 
     /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has
@@ -174,20 +179,19 @@ impl Registry {
             return None;
         }
         self.newcomers += 1;
-        let index = self.insert(name, self.group(false), Some(cycle), policy, now);
-        let grant = self.default_grant(policy.capacity, UNLISTED);
-        let (client, share) = (self.get_mut(index), grant.exact);
-        fair.set_weight(&mut client.queue, share);
-        client.set_grant(grant);
-        self.weights.unlisted_granted = self.weights.unlisted_granted + share;
-        self.weigh_group(share, fair);
+        let index = self.insert(name, Some(cycle), policy, now);
+        self.groups.add(self.get(index).group, Weight::ONE);
+        let grant = self.default_grant(policy.capacity, self.get(index));
+        let client = self.slots[index as usize].as_mut().expect("it was just inserted");
+        fair.set_weight(&mut client.queue, grant.exact);
+        client.set_grant(grant, false);
+        self.groups.grant_newcomer(policy.capacity, client.group, grant.exact, fair);
         Some(index)
     }
 
-    /// The grant of a client with this [claimed weight](Client::claimed_weight) until it is allocated another one: its
-    /// default share.
-    pub(super) fn default_grant(&self, capacity: u64, claimed: u64) -> Grant {
-        let share = allocator::default_share(capacity, self.relative_weight(claimed), self.total_weight());
+    /// The grant of a client until it is allocated another one: its default share.
+    pub(super) fn default_grant(&self, capacity: u64, client: &Client) -> Grant {
+        let share = self.groups.default_share(capacity, client.group, client.weight);
         Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() }
     }
 
@@ -210,6 +214,7 @@ impl Registry {
 
     /// Frees the slot of a client that was taken out of it.
     fn vacate(&mut self, index: usize, client: &Client) {
+        self.groups.remove(client.group, client.weight);
         self.names.remove(&client.name, index as u32);
         self.free.push(index as u32);
         self.forgotten.add(index, client);
@@ -254,92 +259,101 @@ impl Registry {
         self.idle.candidates = idle;
     }
 
-    /// The weight of a [`claim`](Client::claim) on the scale of [`total_weight`](Registry::total_weight):
-    /// thousandths × the number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each,
-    /// stays a whole number.
-    pub(super) fn relative_weight(&self, own: u64) -> u64 {
-        let unlisted = self.unlisted().max(1);
-        match (own, self.weights.listed_clients) {
-            (UNLISTED, 0) => Weight::ONE.thousandths() * unlisted,
-            (UNLISTED, _) => self.weights.unlisted.thousandths().min(Weight::ONE.thousandths() * unlisted),
-            (own, _) => own * unlisted,
-        }
-    }
-
-    fn group(&self, configured: bool) -> WeightGroup {
-        if configured || self.weights.listed_clients == 0 { WeightGroup::Main } else { WeightGroup::Unlisted }
-    }
-
     /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those
     /// of a time when all weights were smaller would starve the clients that were served then. Clients that are blocked
     /// for their own limit may try again.
     pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
-        backlog.clear_queues();
-        for index in 0..self.slots.len() {
-            let Some(configured) = self.slots[index].as_ref().map(|client| client.configured) else { continue };
-            let group = self.group(configured);
-            backlog.requeue(index as u32, &mut self.get_mut(index as u32).queue, group);
+        backlog.clear_queues(self.groups.all().len());
+        for (index, client) in (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?))) {
+            backlog.requeue(index, &mut client.queue, client.group);
         }
     }
 
-    /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter).
-    pub(super) fn take_grants(&mut self, grants: &[Grant], fair: &mut FairQueue) {
-        for (client, &grant) in self.iter_mut().zip(grants) {
-            client.take_grant(grant, fair);
+    /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter), and those of the groups, if the
+    /// allocation was here.
+    pub(super) fn take_grants(&mut self, grants: &[Grant], of_groups: Option<&[Grant]>, fair: &mut FairQueue) {
+        let groups = self.groups.all().len();
+        fair.extend(groups);
+        self.sums.clear();
+        self.sums.resize(groups, (Fixed::ZERO, Fixed::ZERO));
+        let lends = |grant: &Grant| grant.exact < grant.default_share;
+        for (client, &grant) in self.slots.iter_mut().flatten().zip(grants) {
+            let mut group_lends = false;
+            if let Some(group) = client.group.map(usize::from) {
+                let (granted, share) = &mut self.sums[group];
+                (*granted, *share) = (*granted + grant.exact, *share + grant.default_share);
+                group_lends = of_groups.is_some_and(|grants| lends(&grants[group]));
+            }
+            client.take_grant(grant, group_lends, fair);
         }
-        if self.weights.listed_clients == 0 {
-            return;
-        }
-        let (mut granted, mut share) = (Fixed::ZERO, Fixed::ZERO);
-        for (_, grant) in self.iter_mut().zip(grants).filter(|(client, _)| !client.configured) {
-            granted = granted + grant.exact;
-            share = grant.default_share;
-        }
-        self.weights.unlisted_granted = granted;
-        self.weigh_group(share, fair);
+        self.groups.take_grants(of_groups, &self.sums, fair);
     }
 
-    /// The weight of all unlisted clients together is the larger of what they are granted and of their default shares,
-    /// as that of a single client is. All of them have the same default share.
-    fn weigh_group(&self, share: Fixed, fair: &mut FairQueue) {
-        if self.weights.listed_clients > 0 {
-            let shares = Fixed::from_bits(share.to_bits() * u128::from(self.unlisted()));
-            fair.set_group_weight(self.weights.unlisted_granted.max(shares));
+    /// The groups, if any client or group is configured: that of the unlisted clients, and the configured ones.
+    pub fn groups(&self) -> &[ClientGroup] {
+        self.groups.all()
+    }
+
+    /// The group of a client.
+    pub fn group_of(&self, client: &Client) -> Option<&ClientGroup> {
+        client.group.map(|group| &self.groups.all()[usize::from(group)])
+    }
+
+    pub(super) fn group_claims(&self) -> impl Iterator<Item = GroupClaim> + '_ {
+        self.groups.claims()
+    }
+
+    pub(super) fn begin_cycle_of_groups(&mut self) {
+        self.groups.begin_cycle();
+    }
+
+    pub(super) fn take_group_limits(&mut self, now: Time, policy: &Policy, part_of: impl Fn(&str) -> Option<Ratio>) {
+        self.groups.take_limits(now, policy, part_of);
+    }
+
+    /// Charges a record of a client to its own limit and to that of its group, if both have room.
+    #[inline]
+    pub(super) fn take_limits(&mut self, now: Time, index: u32) -> Result<(), OverLimit> {
+        let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
+        let group = client.queue.group();
+        let Some(limit) = self.groups.limit(group) else {
+            return client.take_own_limit(now).map_err(|until| OverLimit { until, group: None });
+        };
+        if !limit.has_room(now) {
+            return Err(OverLimit { until: limit.next_room(now), group });
         }
+        client.take_own_limit(now).map_err(|until| OverLimit { until, group: None })?;
+        limit.charge(now);
+        Ok(())
     }
 
-    pub(super) fn total_weight(&self) -> u128 {
-        let unlisted = self.unlisted();
-        u128::from(self.weights.listed) * u128::from(unlisted.max(1))
-            + u128::from(unlisted) * u128::from(self.relative_weight(UNLISTED))
+    /// Returns whether a client has a limit of its own or by its group.
+    pub(super) fn is_limited(&self, index: u32) -> bool {
+        let client = self.get(index);
+        client.limit.is_some() || self.group_of(client).is_some_and(|group| group.limit.is_some())
     }
 
-    fn unlisted(&self) -> u64 {
-        self.len() as u64 - self.weights.listed_clients
+    /// The time at which the own limit of a client and that of its group have room.
+    pub(super) fn limits_open_at(&mut self, now: Time, index: u32) -> Time {
+        let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
+        let own = client.limit.as_deref_mut().map_or(now, |limit| limit.next_room(now));
+        let of_group = self.groups.limit(client.queue.group()).map_or(now, |limit| limit.next_room(now));
+        own.max(of_group)
     }
 
-    fn insert(&mut self, name: &str, group: WeightGroup, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
+    /// Inserts a client that is not configured; its group does not count it yet.
+    fn insert(&mut self, name: &str, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
+        let group = self.groups.of(policy, name, false);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")
         });
         let queue = match since_cycle {
             Some(_) => ClientQueue::of_newcomer(group),
-            None => ClientQueue::default(),
+            None => ClientQueue::of_known(group),
         };
         self.slots[index as usize] = Some(Client::new(name, queue, since_cycle, policy, now));
         self.names.insert(name, index);
         index
-    }
-}
-
-impl Weights {
-    fn new(policy: &Policy, unlisted_granted: Fixed) -> Weights {
-        Weights {
-            listed: policy.clients.iter().map(|client| client.weight.thousandths()).sum(),
-            listed_clients: policy.clients.len() as u64,
-            unlisted: policy.unlisted_weight,
-            unlisted_granted,
-        }
     }
 }

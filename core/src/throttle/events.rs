@@ -3,7 +3,8 @@
 use super::{GroupPart, OpenRoom, Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
-use crate::{allocator::Part, reason::Reason, units::Time};
+use crate::units::{Ratio, Time};
+use crate::{allocator::Part, reason::Reason};
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.
@@ -81,10 +82,13 @@ impl Throttle {
         self.scheduler.set_open_room(self.open_room.filter(|_| self.shadow.is_none()));
     }
 
-    /// Hands out the clients' parts of the group's capacity at this instance.
-    pub fn handle_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
+    /// Hands out the clients' parts of the group's capacity at this instance. `ratio_of` tells the part of a client
+    /// group's limit that is here.
+    pub fn handle_parts(
+        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>, ratio_of: impl Fn(&str) -> Option<Ratio>,
+    ) {
         let now = self.not_before(now);
-        self.scheduler.take_parts(now, part_of);
+        self.scheduler.take_parts(now, part_of, ratio_of);
     }
 
     /// Forgets the admissions of the last cycle: they are charged to a hold of the group otherwise.

@@ -137,9 +137,9 @@ fn a_client_goes_on_where_it_lost_a_partition() {
             GroupPart { limit: 300, until: Time::NEVER, admitted: u64::MAX, pace: 300, rejects: true },
         );
         throttle.scheduler.client_of(begin, "client");
-        throttle.handle_parts(begin, |_| Some(part(20, 20)));
+        throttle.handle_parts(begin, |_| Some(part(20, 20)), |_| None);
         assert_eq!(admitted_of(&mut throttle, begin, 2), 20);
-        throttle.handle_parts(begin + cycle, |_| Some(part(10, whole)));
+        throttle.handle_parts(begin + cycle, |_| Some(part(10, whole)), |_| None);
         admitted_of(&mut throttle, begin + cycle, per_second)
     };
     assert!(go_on(20, 1) >= 9, "half of the records come to another instance");

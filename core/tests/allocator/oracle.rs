@@ -12,12 +12,12 @@ use watermaster_core::policy::Lending;
 
 use crate::cases::{Case, Client, any_case, config};
 
-type Exact = Fraction<BigInt>;
+pub type Exact = Fraction<BigInt>;
 
 /// The grant of a client by the oracle; fractions in 2⁻⁶⁴ records, rounded down.
 #[derive(Debug)]
-struct Due {
-    records: u64,
+pub struct Due {
+    pub records: u64,
     exact: u128,
     default_share: u128,
 }
@@ -38,10 +38,15 @@ impl Class {
 }
 
 /// Computes the grants by the formulas, in the order of the clients.
-fn allocate(terms: &AllocationParams, clients: &[Client]) -> Vec<Due> {
+pub fn allocate(terms: &AllocationParams, clients: &[Client]) -> Vec<Due> {
+    share_out(terms, &(exact(terms.reservation.millionths()) / exact(1_000_000)), clients)
+}
+
+/// Computes the grants with any fraction of the default shares as the reservation.
+pub fn share_out(terms: &AllocationParams, reservation: &Exact, clients: &[Client]) -> Vec<Due> {
     let index_of = class_indices(clients);
     let class_of: Vec<usize> = clients.iter().map(|client| index_of[&key(client)]).collect();
-    let mut classes = classes(terms, clients, &index_of);
+    let mut classes = classes(terms, reservation, clients, &index_of);
     for &class in &class_of {
         classes[class].clients += 1;
     }
@@ -72,15 +77,16 @@ fn class_indices(clients: &[Client]) -> BTreeMap<(u64, Option<u64>), usize> {
     indices
 }
 
-fn classes(terms: &AllocationParams, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>) -> Vec<Class> {
+fn classes(
+    terms: &AllocationParams, reservation: &Exact, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>,
+) -> Vec<Class> {
     let total = clients.iter().map(|client| u128::from(client.weight)).sum::<u128>();
-    let reservation = exact(terms.reservation.millionths()) / exact(1_000_000);
     index_of
         .keys()
         .map(|&(weight, wants)| {
             let default = exact(terms.capacity) * exact(weight) / exact(total);
             let wants = wants.map_or_else(|| default.clone(), exact);
-            let floor = wants.max(&reservation * &default);
+            let floor = wants.max(reservation * &default);
             Class { weight: exact(weight), clients: 0, default, floor }
         })
         .collect()
@@ -165,11 +171,11 @@ fn hand_out_left_overs(
     }
 }
 
-fn exact(number: impl Into<BigInt>) -> Exact {
+pub fn exact(number: impl Into<BigInt>) -> Exact {
     Exact::from_integer(number.into())
 }
 
-fn whole(number: &Exact) -> u64 {
+pub fn whole(number: &Exact) -> u64 {
     number.floor().to_integer().to_u64().expect("a grant is at most the capacity")
 }
 

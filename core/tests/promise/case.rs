@@ -5,7 +5,9 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
+use watermaster_core::policy::{
+    CatchUp, ClientPattern, ClientPolicy, GroupPolicy, Lending, Limit, Mode, Overflow, Policy, Window,
+};
 use watermaster_core::units::{Ratio, Weight};
 
 /// A class of cases; all of its policies have the property in its name.
@@ -111,6 +113,28 @@ pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
 
 fn configured(index: usize, weight: u64) -> ClientPolicy {
     ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+}
+
+/// Generates policies of a class, half of them with groups.
+pub fn grouped_policies(class: Class) -> impl Strategy<Value = Policy> {
+    let groups = proptest::option::of((weights(), weights()));
+    (policies(class), groups).prop_map(|(policy, groups)| {
+        let groups = groups.map(|(half, one)| vec![every_second(half), the_last(one)]).unwrap_or_default();
+        Policy { groups, ..policy }
+    })
+}
+
+/// Returns a group of half of all clients.
+fn every_second(weight: u64) -> GroupPolicy {
+    let clients = ["*0", "*2", "*4", "*6", "*8"].map(ClientPattern::new).into();
+    let weight = Weight::from_thousandths(weight).unwrap();
+    GroupPolicy { name: "half".to_owned(), weight, limit: None, clients }
+}
+
+/// Returns a group of one client at most.
+fn the_last(weight: u64) -> GroupPolicy {
+    let weight = Weight::from_thousandths(weight).unwrap();
+    GroupPolicy { name: "one".to_owned(), weight, limit: None, clients: vec![ClientPattern::new("client-0001")] }
 }
 
 fn weights() -> impl Strategy<Value = u64> {

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
 use watermaster_core::{offset_map::MapBudget, policy::Policy, units::Time};
 
-use crate::case::{Class, name, own_limits, policies};
+use crate::case::{Class, grouped_policies, name, own_limits};
 use crate::check;
 use crate::sim::{Fate, Sim, unregistered};
 
@@ -57,7 +57,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 
 fn changing(class: Class) -> impl Strategy<Value = Policy> {
     let rest = (proptest::option::weighted(0.3, own_limits()), any::<u8>(), 24_usize..44);
-    (policies(class), rest).prop_map(|(mut policy, (limit, rare, chars))| {
+    (grouped_policies(class), rest).prop_map(|(mut policy, (limit, rare, chars))| {
         policy.clients[0].limit = limit;
         policy.enforce = rare % 4 != 0;
         if rare < 80 {
@@ -109,7 +109,7 @@ impl World {
         // Separates the decisions of the two policies.
         self.sim.run_for(Duration::from_nanos(1));
         self.sim.throttle.handle_policy(self.sim.now, policy.clone());
-        let granted: u64 = self.sim.throttle.clients().iter().map(|(_, client)| client.grant.records).sum();
+        let granted = crate::sim::granted(&self.sim.throttle);
         assert_eq!(granted, policy.capacity, "the grants add up to the capacity");
         for client in &policy.clients {
             assert!(self.sim.throttle.client(&client.name).is_some_and(|known| known.configured), "{}", client.name);

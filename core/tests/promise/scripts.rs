@@ -7,7 +7,7 @@ use proptest::prelude::{Strategy, any};
 use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Limit, Policy};
 
-use crate::case::{Class, Step, own_limits, policies, scripts};
+use crate::case::{Class, Step, grouped_policies, own_limits, scripts};
 use crate::{check, check_class, world::World};
 
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ struct Case {
 
 fn cases(class: Class) -> impl Strategy<Value = Case> {
     let rest = (1_usize..5, 1_usize..20, 0_u32..20, option::weighted(0.2, own_limits()), 0_u8..16);
-    (policies(class), rest).prop_flat_map(|(policy, (partitions, batch, in_flight, limit, rare))| {
+    (grouped_policies(class), rest).prop_flat_map(|(policy, (partitions, batch, in_flight, limit, rare))| {
         let policy = with_rarities(policy, limit, rare);
         scripts(policy.clients.len(), partitions, 40).prop_map(move |script| Case {
             policy: policy.clone(),
@@ -49,17 +49,19 @@ fn with_rarities(mut policy: Policy, limit: Option<Limit>, rare: u8) -> Policy {
 /// Generates small queues and maps, and scripts of alternating clients.
 fn tight(class: Class) -> impl Strategy<Value = Case> {
     let bounds = (1_u64..30, 200_u64..4_000, 24_usize..44, any::<bool>(), 1_u64..20);
-    (policies(class), bounds, 1_usize..3, 1_usize..9).prop_flat_map(|(mut policy, bounds, partitions, batch)| {
-        let (queue, bytes, chars, few_bytes, capacity) = bounds;
-        policy.queue_capacity = queue;
-        policy.queue_bytes = if few_bytes { bytes } else { 1 << 40 };
-        policy.map_budget = MapBudget::Chars(chars);
-        policy.capacity = policy.capacity.min(capacity);
-        scripts(policy.clients.len().min(4), partitions, 150).prop_map(move |script| {
-            let script = script.into_iter().map(shortened).collect();
-            Case { policy: policy.clone(), partitions, batch, in_flight: batch as u32, script }
-        })
-    })
+    (grouped_policies(class), bounds, 1_usize..3, 1_usize..9).prop_flat_map(
+        |(mut policy, bounds, partitions, batch)| {
+            let (queue, bytes, chars, few_bytes, capacity) = bounds;
+            policy.queue_capacity = queue;
+            policy.queue_bytes = if few_bytes { bytes } else { 1 << 40 };
+            policy.map_budget = MapBudget::Chars(chars);
+            policy.capacity = policy.capacity.min(capacity);
+            scripts(policy.clients.len().min(4), partitions, 150).prop_map(move |script| {
+                let script = script.into_iter().map(shortened).collect();
+                Case { policy: policy.clone(), partitions, batch, in_flight: batch as u32, script }
+            })
+        },
+    )
 }
 
 fn shortened(step: Step) -> Step {

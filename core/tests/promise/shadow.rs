@@ -7,12 +7,12 @@ use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
-use crate::case::{Class, Step, name, own_limits, policies, scripts};
+use crate::case::{Class, Step, grouped_policies, name, own_limits, scripts};
 use crate::check;
 use crate::sim::{START, unregistered};
 
 fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
-    (policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {
+    (grouped_policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {
         policy.clients[0].limit = limit;
         policy.overflow = Overflow::DeadLetter;
         policy.map_budget = MapBudget::default();

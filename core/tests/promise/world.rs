@@ -475,7 +475,7 @@ impl World {
             (model.waiting, model.arrivals) = (waiting, 0);
         }
         self.throttle.handle_timeout(self.now);
-        let granted: u64 = self.throttle.clients().iter().map(|(_, client)| client.grant.records).sum();
+        let granted = crate::sim::granted(&self.throttle);
         let no_clients = self.throttle.clients().is_empty();
         assert!(no_clients || granted == self.policy.capacity, "{granted} granted");
     }

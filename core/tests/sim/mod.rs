@@ -35,6 +35,13 @@ pub fn unregistered(throttle: &Throttle) -> (Counts, Counts) {
     (counts, shadow)
 }
 
+/// The records that are granted to all clients, and to groups without clients.
+pub fn granted(throttle: &Throttle) -> u64 {
+    let clients = throttle.clients().iter().map(|(_, client)| client.grant.records);
+    let empty = throttle.clients().groups().iter().filter(|group| group.clients == 0);
+    clients.chain(empty.map(|group| group.grant.records)).sum()
+}
+
 /// A configured client.
 pub fn client(name: &str, weight: f64, limit: Option<Limit>) -> ClientPolicy {
     let weight = Weight::from_thousandths((weight * 1_000.0).round() as u64).unwrap();

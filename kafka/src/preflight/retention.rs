@@ -24,7 +24,7 @@ pub(super) fn check<'s>(
         return Vec::new();
     }
     let candidate = |source: &'s Source| {
-        let client = source.sole_client(&service.client_from)?;
+        let client = service.sole_client(source)?.into_owned();
         let facts = facts(&source.topic)?;
         Some((source.topic.as_str(), client, facts.partitions, facts.retention?))
     };
@@ -34,10 +34,9 @@ pub(super) fn check<'s>(
     }
     let topics = candidates.iter().map(|(topic, _, partitions, _)| (*topic, *partitions));
     let Ok(records) = records(kafka, &topics.collect::<Vec<_>>(), timeout) else { return Vec::new() };
-    let problem = |((topic, client, _, retention), records): ((&'s str, &str, usize, Duration), u64)| {
-        let rate = service.guaranteed_rate(client);
+    let problem = |((topic, client, _, retention), records): ((&'s str, String, usize, Duration), u64)| {
+        let rate = service.guaranteed_rate(&client);
         let drained = Duration::try_from_secs_f64((records as f64 / rate).ceil()).ok()?;
-        let client = client.to_owned();
         (drained > retention).then(|| (topic, Problem::ShortRetention { client, records, drained, retention }))
     };
     candidates.into_iter().zip(records).filter_map(problem).collect()

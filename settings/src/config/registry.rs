@@ -1,4 +1,4 @@
-//! The section `kafka.schema_registry`, and the places of `client_from` that need it.
+//! The section `kafka.schema_registry`, and the places of `client_from` and `group_from` that need it.
 
 use std::path::PathBuf;
 
@@ -42,13 +42,13 @@ fn readable(path: &str) -> Result<PathBuf, TextError> {
 }
 
 /// Refuses places that need a registry if there is none.
-pub fn check_places(section: &Section<'_>, places: &[ClientFrom], kafka: &Section<'_>) {
+pub fn check_places(section: &Section<'_>, key: &str, places: &[ClientFrom], kafka: &Section<'_>) {
     let place = places.iter().find_map(|place| match place {
         ClientFrom::Schema(format, path) => Some(format!("\"{format}:/{}\"", path.join("/"))),
         _ => None,
     });
     if let Some(place) = place.filter(|_| !kafka.table("schema_registry").is_set("url")) {
         let problem = format!("has {place}, and there is no kafka.schema_registry.url");
-        section.refuse("client_from", problem, "the URL of a schema registry there");
+        section.refuse(key, problem, "the URL of a schema registry there");
     }
 }

@@ -101,10 +101,11 @@ static PROPERTIES: [SectionSchema; 3] = [
     section("schema_registry", Shape::Table, SCHEMA_REGISTRY, &[]),
 ];
 
-static SERVICE_SECTIONS: [SectionSchema; 4] = [
+static SERVICE_SECTIONS: [SectionSchema; 5] = [
     section("shape", Shape::Table, SHAPE, &[]),
     section("pace", Shape::Table, PACE, &[]),
     section("client", Shape::Map, CLIENT, &[section("limit", Shape::Table, LIMIT, &[])]),
+    section("group", Shape::Map, GROUP, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("source", Shape::List, SOURCE, &[]),
 ];
 
@@ -163,6 +164,11 @@ const ADMIN_TOKEN: &[Key] = &[
 
 const LOG: &[Key] = &[key("format", Choice(LogFormat::VARIANTS), Text("auto"))];
 
+const PLACES: Kind = Texts(
+    "a list of one or more of \"header:NAME\", \"header:NAME:^PATTERN\", \"json:/pointer\", \"avro:/FIELD/FIELD\", \
+     \"protobuf:/FIELD/FIELD\", \"key\", \"key:^PATTERN\" and \"topic\"",
+);
+
 const SERVICE: &[Key] = &[
     key("name", Kind::Text("1 to 64 letters, digits, dashes or underscores"), Required),
     key("target", TOPIC, Required),
@@ -186,14 +192,8 @@ const SERVICE: &[Key] = &[
     ),
     key("group_silence", Kind::Duration(SECOND, millis(600_000)), Text("6s")),
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
-    key(
-        "client_from",
-        Texts(
-            "a list of one or more of \"header:NAME\", \"header:NAME:^PATTERN\", \"json:/pointer\", \
-             \"avro:/FIELD/FIELD\", \"protobuf:/FIELD/FIELD\", \"key\", \"key:^PATTERN\" and \"topic\"",
-        ),
-        Text("header:client-id, topic"),
-    ),
+    key("client_from", PLACES, Text("header:client-id, topic")),
+    key("group_from", PLACES, Unset),
     key("consumer_group", CONSUMER_GROUP, Unset),
     reloaded_key("max_open", Count(1, MAX_CAPACITY), Unset),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
@@ -232,6 +232,15 @@ const PACE: &[Key] = &[
 ];
 
 const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Text("1.0"))];
+
+const GROUP: &[Key] = &[
+    reloaded_key("weight", WEIGHT, Text("1.0")),
+    reloaded_key(
+        "clients",
+        Texts("a list of one or more client ids of 1 to 128 bytes, in which * stands for any text"),
+        Unset,
+    ),
+];
 
 const LIMIT: &[Key] = &[
     reloaded_key("rate", Count(1, u32::MAX as u64), Required),

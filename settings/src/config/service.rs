@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
+use watermaster_core::policy::{ClientPattern, ClientPolicy, GroupPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
 use super::{kafka, pace, registry, values};
@@ -24,8 +24,11 @@ const MAX_COMPARED_CLIENTS: usize = 1_000;
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let client_from = section.list("client_from", values::client_from).flatten();
     warn_of_names_like_patterns(section, client_from.as_deref().unwrap_or_default());
-    registry::check_places(section, client_from.as_deref().unwrap_or_default(), kafka);
-    let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
+    registry::check_places(section, "client_from", client_from.as_deref().unwrap_or_default(), kafka);
+    let group_from = section.list("group_from", values::client_from);
+    let group_places = group_from.as_ref().and_then(Option::as_deref).unwrap_or_default();
+    registry::check_places(section, "group_from", group_places, kafka);
+    let by_topic = [client_from.as_deref().unwrap_or_default(), group_places].concat().contains(&ClientFrom::Topic);
     let tables = section.tables("source");
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
     let redrive_client = section.text("redrive_client", values::client);
@@ -46,6 +49,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         target: target,
         dead_letter: dead_letter,
         client_from: client_from,
+        group_from: group_from.map(Option::unwrap_or_default),
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
@@ -103,6 +107,46 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         map_budget: kafka.text("map_budget", values::map_budget),
         client_idle_timeout: client_idle_timeout(section, cycle),
         clients: clients(section, capacity, max_clients),
+        groups: groups(section),
+        names_groups: Some(section.is_set("group_from")),
+    })
+}
+
+/// Reads the groups of clients. An id that two of them list would be in the one whose name sorts first.
+fn groups(section: &Section<'_>) -> Option<Vec<GroupPolicy>> {
+    let tables = section.named_tables("group");
+    let mut listed: Vec<(String, &str)> = Vec::new();
+    let mut groups = Vec::new();
+    for (name, table) in &tables {
+        let clients = table.list("clients", values::client);
+        for id in clients.iter().flatten().flatten() {
+            if let Some((_, other)) = listed.iter().find(|(known, _)| known == id) {
+                table.refuse("clients", format!("lists {id:?}, as the group {other:?} does"), "each id in one group");
+            }
+            listed.push((id.clone(), name));
+        }
+        groups.push(one_group(section, name, table, clients));
+    }
+    groups.into_iter().collect()
+}
+
+fn one_group(
+    service: &Section<'_>, name: &str, section: &Section<'_>, clients: Option<Option<Vec<String>>>,
+) -> Option<GroupPolicy> {
+    let name = values::client(name).ok().filter(|name| !name.contains('/'));
+    if name.is_none() {
+        service.refuse("group", "has a group with an unusable name", "a name of 1 to 128 bytes without /");
+    }
+    if clients == Some(None) && !service.is_set("group_from") {
+        let allowed = "a list of clients, or group_from in the service";
+        section.warn("clients", "is missing, and no record names its group: nothing is in this group", allowed);
+    }
+    let limit = section.table("limit");
+    read_struct!(GroupPolicy {
+        [section => weight]
+        name: name,
+        limit: if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) },
+        clients: clients.map(|ids| ids.unwrap_or_default().iter().map(|id| ClientPattern::new(id)).collect()),
     })
 }
 

@@ -184,8 +184,8 @@ fn a_mistyped_key_is_recognised() {
         ("capasity = 1", "(did you mean capacity?)"),
         ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
         ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
-        ("weigth = 1", "(did you mean service.client.weight?)"),
-        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, source\n"),
+        ("weigth = 1", "(did you mean service.client.weight or service.group.weight?)"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, group, source\n"),
     ] {
         let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
         assert!(errors.contains(said), "{line}: {errors}");
@@ -423,4 +423,15 @@ fn every_file_that_a_configuration_names_is_followed() {
     for (section, key) in named {
         assert!(matches!(key.kind, crate::reader::Kind::File(_)), "{}", section.child(key.name));
     }
+}
+
+#[test]
+fn a_group_that_nothing_is_in_is_reported() {
+    let warnings = |service: &str, group: &str| {
+        let text = RIGHT.replace("capacity", &format!("{service}capacity")) + "[service.group.a]\n" + group;
+        read(&text, &[]).unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert!(warnings("", "weight = 2\n").contains("no record names its group: nothing is in this group"));
+    assert_eq!(warnings("", "clients = [\"x*\"]\n"), "");
+    assert_eq!(warnings("group_from = [\"topic\"]\n", "weight = 2\n"), "");
 }

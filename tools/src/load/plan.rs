@@ -114,7 +114,13 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, (ClientFrom
         let problem = format!("is {:?}, and no topic of the cluster matches {}", load.id, service.sources_text());
         return Err(("id", problem, "a scenario for a service with a source".to_owned()));
     }
-    let sources = || service.sources.iter().enumerate();
+    // A group is told by its topic only.
+    let (group, id) = match load.id.split_once('/') {
+        Some((group, id)) if service.group_from.first() == Some(&ClientFrom::Topic) => (Some(group), id),
+        _ => (None, load.id.as_str()),
+    };
+    let is_of_group = |source: &Source| group.is_none_or(|group| source.client.as_deref() == Some(group));
+    let sources = || service.sources.iter().enumerate().filter(|(_, source)| is_of_group(source));
     let ways = || service.sources.iter().map(|source| source.topic.as_str()).collect::<Vec<_>>().join(" or ");
     let cannot = |source: &Source| {
         let problem = format!("{:?} can't tell there that the client is {:?}", source.topic, load.id);
@@ -123,16 +129,16 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, (ClientFrom
     if let Some(topic) = &load.topic {
         let found = sources().find(|(_, source)| source.topic == *topic);
         let (index, source) = found.ok_or_else(|| ("topic", format!("is {topic:?}, no source of it"), ways()))?;
-        return named_by(&service.client_from, source, &load.id).map(|way| (index, way)).ok_or_else(|| cannot(source));
+        return named_by(&service.client_from, source, id).map(|way| (index, way)).ok_or_else(|| cannot(source));
     }
     // A source of the client's own is preferred, then one that names the client, then any that admits it.
     let rank = |source: &Source| match &source.allowed_clients {
-        _ if source.client.as_deref() == Some(&load.id) => Some(0),
-        Some(allowed) => allowed.contains(&load.id).then_some(1),
+        _ if source.client.as_deref() == Some(id) => Some(0),
+        Some(allowed) => allowed.iter().any(|one| one == id).then_some(1),
         None => Some(2),
     };
     let usable = sources()
-        .filter_map(|(index, source)| Some((rank(source)?, index, named_by(&service.client_from, source, &load.id)?)));
+        .filter_map(|(index, source)| Some((rank(source)?, index, named_by(&service.client_from, source, id)?)));
     usable.min_by_key(|(rank, ..)| *rank).map(|(_, index, way)| (index, way)).ok_or_else(|| {
         let problem = format!("is {:?}, which no source admits", load.id);
         let mut known: Vec<_> = sources().filter_map(|(_, source)| source.allowed_clients.clone()).flatten().collect();

@@ -40,7 +40,7 @@ impl Senders {
         });
         let sole = contents.partitions.iter().map(|partition| {
             let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
-            source.sole_client(&service.client_from).map(|client| named(client, hashed))
+            service.sole_client(source).map(|client| named(&client, hashed))
         });
         let configured = service.policy.clients.iter().map(|client| (named(&client.name, hashed), client.name.clone()));
         let configured: BTreeMap<String, String> = configured.collect();

@@ -110,7 +110,8 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(RecordingError::NoTime);
     }
-    if service.client_from.iter().any(|place| matches!(place, ClientFrom::Schema(..))) {
+    let mut places = service.client_from.iter().chain(&service.group_from);
+    if places.any(|place| matches!(place, ClientFrom::Schema(..))) {
         return Err(RecordingError::NeedsSchemas { service: service.name.clone() });
     }
     if service.sources.is_empty() {

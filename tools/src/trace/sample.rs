@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use watermaster_kafka::{record::Record, redrive};
-use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
+use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify, in_group};
 use watermaster_settings::{Service, Source};
 
 /// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
@@ -37,7 +37,11 @@ pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: i
     let sender = if redrive::is_redriven(&contents, record.origin, service, source) {
         Sampled::Client(Cow::Borrowed(&service.redrive_client))
     } else {
-        match identify(&service.client_from, &contents, source, &NoSchemas) {
+        let identity = match identify(&service.client_from, &contents, source, &NoSchemas) {
+            Identity::Client(name) => in_group(name, service, &contents, source, &NoSchemas),
+            other => other,
+        };
+        match identity {
             Identity::Client(name) => Sampled::Client(name),
             Identity::Anonymous(_) | Identity::Unknown(_) => Sampled::Anonymous,
         }

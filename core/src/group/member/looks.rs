@@ -14,7 +14,7 @@ use crate::group::state::{Loads, Progress, SeatLoads, State, StateKind};
 use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
-use crate::units::{NANOS_PER_MILLI, Time, nanos};
+use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
 /// The time after which records that can't be split go to another member.
 const TURN: Duration = Duration::from_secs(10);
@@ -99,8 +99,16 @@ impl Targets {
     }
 
     pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
-        let named = ledger.clients.number(client).and_then(|number| self.splitter.part(number));
-        named.or_else(|| self.splitter.unnamed_part().filter(|_| !self.shares.lists(client)))
+        let number = |name: &str| ledger.clients.number(name);
+        let named = number(client).and_then(|number| self.splitter.part(number));
+        named.or_else(|| {
+            let unnamed = number(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client))?;
+            self.splitter.unnamed_part(unnamed)
+        })
+    }
+
+    pub fn group_ratio(&self, name: &str) -> Option<Ratio> {
+        self.splitter.group_ratio(&self.shares, name)
     }
 }
 

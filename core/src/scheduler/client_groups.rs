@@ -1,0 +1,185 @@
+//! The groups of clients, and the weights that shares come from.
+//!
+//! Once any client or group is configured, each client is in a group or stands alone: in the one that its policy tells,
+//! alone if it is configured, else in the group of unlisted clients, which is the first one. Without either, all
+//! clients stand alone.
+
+use std::sync::Arc;
+
+use super::bucket::LeakyBucket;
+use super::fair::{FairQueue, QueueOf};
+use crate::allocator::{self, Credit, Fixed, Grant, GroupClaim};
+use crate::policy::Policy;
+use crate::units::{Ratio, Time, Weight};
+
+/// All groups, and the weight of the clients that stand alone.
+#[derive(Debug)]
+pub(super) struct ClientGroups {
+    list: Vec<ClientGroup>,
+    /// The weight of all clients that stand alone, in thousandths.
+    alone: u128,
+    /// The most that all unlisted clients weigh together.
+    unlisted_weight: Weight,
+}
+
+/// A group of clients.
+#[derive(Debug)]
+pub struct ClientGroup {
+    /// The group's name with `/` behind it, which no client's has; empty for the unlisted clients.
+    pub name: Arc<str>,
+    /// `None` for the unlisted clients: their weight depends on their number.
+    weight: Option<Weight>,
+    /// The number of its clients, and their weights inside it, in thousandths.
+    pub clients: u64,
+    inner: u128,
+    /// The limit of all its clients together.
+    pub limit: Option<Box<LeakyBucket>>,
+    /// The grant of all its clients together. In a group of instances, this instance's part of it, without a credit.
+    pub grant: Grant,
+    /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
+    credit: Credit,
+}
+
+/// A limit that refused a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OverLimit {
+    pub until: Time,
+    /// The group of which it is the limit; `None` for the client's own.
+    pub group: Option<usize>,
+}
+
+impl ClientGroups {
+    /// The groups of a policy, without clients.
+    pub(super) fn new(policy: &Policy, now: Time) -> ClientGroups {
+        let mut groups = ClientGroups { list: Vec::new(), alone: 0, unlisted_weight: policy.unlisted_weight };
+        groups.change(policy, now);
+        groups
+    }
+
+    /// Changes to the groups of another policy, without clients. A group that was there before keeps its credit, its
+    /// grant and its limit's debt.
+    pub(super) fn change(&mut self, policy: &Policy, now: Time) {
+        let former = std::mem::take(&mut self.list);
+        let none = Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::ZERO };
+        let group = |name: &str, weight, limit: Option<LeakyBucket>| {
+            let known = former.iter().find(|known| *known.name == *name);
+            let limit = limit.map(|limit| match known.and_then(|known| known.limit.clone()) {
+                Some(mut bucket) => {
+                    bucket.change(now, limit);
+                    bucket
+                }
+                None => Box::new(limit),
+            });
+            let (grant, credit) = known.map_or((none, Credit::ZERO), |known| (known.grant, known.credit));
+            ClientGroup { name: name.into(), weight, clients: 0, inner: 0, limit, grant, credit }
+        };
+        let configured = policy.groups.iter().map(|wanted| {
+            let limit = wanted.limit.as_ref().map(LeakyBucket::of_limit);
+            group(&format!("{}/", wanted.name), Some(wanted.weight), limit)
+        });
+        let unlisted = policy.lists_any().then(|| group("", None, None));
+        self.list = unlisted.into_iter().chain(configured).collect();
+        (self.alone, self.unlisted_weight) = (0, policy.unlisted_weight);
+    }
+
+    /// The group of a client.
+    pub(super) fn of(&self, policy: &Policy, client: &str, configured: bool) -> QueueOf {
+        match policy.group_of(client) {
+            _ if self.list.is_empty() => None,
+            Some(group) => u16::try_from(group + 1).ok(),
+            None => (!configured).then_some(0),
+        }
+    }
+
+    pub(super) fn all(&self) -> &[ClientGroup] {
+        &self.list
+    }
+
+    /// Adds a client of this weight.
+    pub(super) fn add(&mut self, group: QueueOf, weight: Weight) {
+        match group {
+            None => self.alone += u128::from(weight.thousandths()),
+            Some(group) => {
+                let group = &mut self.list[usize::from(group)];
+                group.clients += 1;
+                group.inner += u128::from(weight.thousandths());
+            }
+        }
+    }
+
+    /// Takes a client of this weight away.
+    pub(super) fn remove(&mut self, group: QueueOf, weight: Weight) {
+        match group {
+            None => self.alone -= u128::from(weight.thousandths()),
+            Some(group) => {
+                let group = &mut self.list[usize::from(group)];
+                group.clients -= 1;
+                group.inner -= u128::from(weight.thousandths());
+            }
+        }
+    }
+
+    fn weight(&self, group: &ClientGroup) -> u64 {
+        let unlisted = || (Weight::ONE.thousandths() * group.clients).min(self.unlisted_weight.thousandths());
+        group.weight.map_or_else(unlisted, Weight::thousandths)
+    }
+
+    fn total_weight(&self) -> u128 {
+        self.alone + self.list.iter().map(|group| u128::from(self.weight(group))).sum::<u128>()
+    }
+
+    /// The claims of all groups.
+    pub(super) fn claims(&self) -> impl Iterator<Item = GroupClaim> + '_ {
+        self.list.iter().map(|group| GroupClaim { weight: self.weight(group), credit: group.credit })
+    }
+
+    /// Begins a cycle: its allocations start from the credits that the last one left.
+    pub(super) fn begin_cycle(&mut self) {
+        self.list.iter_mut().for_each(|group| group.credit = group.grant.credit);
+    }
+
+    /// The default share of a client with this weight.
+    pub(super) fn default_share(&self, capacity: u64, group: QueueOf, weight: Weight) -> Fixed {
+        let (weight, total) = (weight.thousandths(), self.total_weight());
+        match group.map(|group| &self.list[usize::from(group)]) {
+            None => allocator::default_share(capacity, weight, total),
+            Some(group) => allocator::default_share_in(capacity, self.weight(group), total, weight, group.inner),
+        }
+    }
+
+    /// Takes the grants of an allocation, if there was one, and the sums of what the clients of each group were granted
+    /// and of their default shares. A group's weight in fair queueing is the larger of both, as a client's is.
+    pub(super) fn take_grants(&mut self, grants: Option<&[Grant]>, sums: &[(Fixed, Fixed)], fair: &mut FairQueue) {
+        for (index, (group, &(granted, share))) in self.list.iter_mut().zip(sums).enumerate() {
+            group.grant = match grants {
+                Some(grants) => grants[index],
+                None => Grant { records: granted.floor(), exact: granted, default_share: share, ..group.grant },
+            };
+            fair.set_group_weight(index, granted.max(share));
+        }
+    }
+
+    /// Counts the share of a newcomer as granted, until the next allocation.
+    pub(super) fn grant_newcomer(&mut self, capacity: u64, group: QueueOf, share: Fixed, fair: &mut FairQueue) {
+        let Some(index) = group.map(usize::from) else { return };
+        let whole = allocator::default_share(capacity, self.weight(&self.list[index]), self.total_weight());
+        let group = &mut self.list[index];
+        (group.grant.exact, group.grant.default_share) = (group.grant.exact + share, whole);
+        fair.set_group_weight(index, group.grant.exact.max(whole));
+    }
+
+    /// Limits each group to its part of its limit.
+    pub(super) fn take_limits(&mut self, now: Time, policy: &Policy, part_of: impl Fn(&str) -> Option<Ratio>) {
+        for (group, wanted) in self.list.iter_mut().skip(1).zip(&policy.groups) {
+            if let (Some(bucket), Some(limit), Some(ratio)) = (&mut group.limit, &wanted.limit, part_of(&group.name)) {
+                bucket.change(now, LeakyBucket::of_limit(&limit.part(ratio)));
+            }
+        }
+    }
+
+    /// The limit of a group.
+    #[inline]
+    pub(super) fn limit(&mut self, group: Option<usize>) -> Option<&mut LeakyBucket> {
+        self.list[group?].limit.as_deref_mut()
+    }
+}
