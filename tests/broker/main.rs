@@ -9,6 +9,7 @@ mod support;
 mod adopting;
 mod auth;
 mod bad_input;
+mod client_groups;
 mod clients;
 mod control;
 mod control_topic;
