@@ -47,7 +47,7 @@ pub struct AllocationParams {
 enum Reserved {
     /// A part of each default share.
     Part(Ratio),
-    /// So many records of all claims together.
+    /// A number of records of all claims together.
     Records(u64),
 }
 

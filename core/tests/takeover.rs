@@ -25,7 +25,7 @@ fn run(sim: &mut Sim, steps: &mut u64, time: Duration, unowned: Option<u32>) -> 
     while sim.now < end {
         for (partition, name, every) in [(0, "polite", POLITE), (1, "flood", FLOOD)] {
             match unowned {
-                _ if *steps % every != 0 => {}
+                _ if !steps.is_multiple_of(every) => {}
                 Some(gap) if gap == partition => written.push(sim.now),
                 _ => {
                     sim.written = Some(sim.now);
