@@ -170,9 +170,9 @@ fn a_rolling_restart_costs_nothing() {
                 }
                 pair.run((pair.cycle * 2).min(Duration::from_secs(1_200)));
                 let capacity = pair.capacity();
-                // In reject mode, records that waited for a new member's first part exceed the client's grant there.
-                let (least, excused) = if mode == Mode::Reject { (0.95, capacity / 3) } else { (0.97, 0) };
-                judge(&pair.end(""), capacity, least, excused);
+                // In reject mode, a few records exceed the client's part of its grant at a new member.
+                let excused = if mode == Mode::Reject { capacity / 20 } else { 0 };
+                judge(&pair.end(""), capacity, 0.97, excused);
             }
         }
     }
@@ -196,14 +196,13 @@ fn a_killed_instance_goes_on_where_it_was() {
                 let first = pair.until_admission(Duration::from_secs(60));
                 pair.run((pair.cycle * 2).min(Duration::from_secs(1_200)));
                 let (capacity, rate) = (pair.capacity(), pair.rate);
-                // The records that may have been admitted after the last state count for a cycle and half a minute.
-                let ahead = if mode == Mode::Reject { capacity / 12 + 2 } else { 0 };
-                // With a cycle of an hour, some more wait after a third of it.
+                // The records that may have been admitted after the last state count for a cycle and half a minute. With a
+                // cycle of an hour, some more wait after a third of it.
                 let least = if cycle > 600 { 0.9 } else { 0.94 };
                 let mut case = pair.end(&format!(", first after {first:.2?}"));
                 // A single instance, which charges nothing, begins with an empty window: one cycle's capacity more.
                 case.single.admitted = case.single.admitted.min(2 * capacity);
-                judge(&case, capacity, least, ahead);
+                judge(&case, capacity, least, 0);
                 let between = Duration::from_secs_f64(2.0 / rate);
                 assert!(first <= Duration::from_secs(1) + between, "the first admission came after {first:?}");
             }
@@ -253,8 +252,8 @@ fn an_outage_of_the_control_topic_delays_only() {
                 let capacity = pair.capacity() as f64 * rest.as_secs_f64() / pair.cycle.as_secs_f64();
                 let (wanted, most) = (waiting as f64 + pair.rate * rest.as_secs_f64(), pair.capacity());
                 let case = pair.end(&detail);
-                assert!(case.fullest <= most && case.group.expired == 0);
-                assert!(mode == Mode::Reject || case.group.rejected == 0);
+                assert!(case.fullest <= most);
+                assert_eq!((case.group.expired, case.group.rejected), (0, 0));
                 let least = if mode == Mode::Reject { 0.7 } else { 0.93 };
                 assert!(after as f64 >= least * capacity.min(wanted), "{after} records after the outage");
                 assert!(first <= Duration::from_secs(3), "on after {first:?}");
