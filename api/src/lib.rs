@@ -99,7 +99,8 @@ pub struct ServiceView {
     /// The search for the capacity; missing if the service has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceFigures>,
-    /// The groups of clients; empty if neither a client nor a group is configured.
+    /// The groups of clients; missing if neither a client nor a group is configured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ClientGroupView>,
     pub clients: Vec<ClientView>,
 }

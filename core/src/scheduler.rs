@@ -66,8 +66,6 @@ pub(crate) struct Scheduler {
     bounds: Bounds,
     /// The last time at which partitions were taken over.
     takeover: Time,
-    /// Records that a client was owed joined those that go first, which have not all gone since.
-    owes: bool,
 }
 
 /// A delayed record that left its queue to be sent.
@@ -98,7 +96,6 @@ impl Scheduler {
             cycles: Cycles::new(now, policy.cycle),
             bounds: Bounds::default(),
             takeover: Time::ZERO,
-            owes: false,
             policy,
         };
         match scheduler.policy.scope {
@@ -214,7 +211,8 @@ impl Scheduler {
     /// Returns whether a record that waited for an owner of its partition, or that came while such ones wait to go
     /// first, is within its client's default share of that time, and counts it so.
     #[cold]
-    fn is_owed(&mut self, now: Time, index: u32, age: Duration) -> bool {
+    fn is_owed(&mut self, now: Time, index: u32, age_ms: u32) -> bool {
+        let age = Duration::from_millis(age_ms.into());
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
         if age > cycle + cycle / 8 || self.clients.is_limited(index) || client.queue.has_others() {
@@ -259,9 +257,6 @@ impl Scheduler {
     /// Delays a record. If it is `kept`, no record of its client is evicted.
     #[inline]
     pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, kept: bool) {
-        if record.first {
-            self.owes = record.owed || self.owes && !self.backlog.first.is_empty();
-        }
         let queue = &mut self.clients.get_mut(record.client).queue;
         self.backlog.push(slot, record, queue);
         if kept {
@@ -305,7 +300,7 @@ impl Scheduler {
         // Around an edge of fixed windows, clients may send twice their shares.
         let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
         // What clients are owed comes on top of their shares: at most what a cycle holds.
-        let most = if self.owes { most + window } else { most };
+        let most = if self.backlog.owes { most + window } else { most };
         // Without a limit a record waits for an instance's part of the capacity, however small its client's use is.
         self.backlog.get(slot).since.max(self.gates.limited_since()) + most + slice_width(window) * 2
     }
@@ -344,18 +339,18 @@ impl Scheduler {
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> ClientTurn {
         let QueuedRecord { client, first, .. } = *self.backlog.get(slot);
-        if let Err(limit) = self.clients.take_limits(now, client) {
-            if first {
-                return ClientTurn::OverLimit { until: limit.until };
+        let client = match self.clients.take_limits(now, client) {
+            Ok(client) => client,
+            Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },
+            Err(limit) => {
+                if self.backlog.first.is_empty() || self.backlog.first_after > now {
+                    self.block(turn, limit);
+                } else {
+                    self.backlog.first_after = limit.until;
+                }
+                return ClientTurn::Blocked;
             }
-            if self.backlog.first.is_empty() || self.backlog.first_after > now {
-                self.block(turn, limit);
-            } else {
-                self.backlog.first_after = limit.until;
-            }
-            return ClientTurn::Blocked;
-        }
-        let client = self.clients.get_mut(client);
+        };
         let record = self.backlog.serve(slot, &mut client.queue);
         // Shape mode counts no use: not even looking spares a decision a cache line.
         if !first {

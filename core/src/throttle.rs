@@ -150,8 +150,7 @@ impl Throttle {
                 }
                 self.scheduler.note_arrival(now, client, observed.first_time);
                 let ledger = &self.ledger;
-                let age = Duration::from_millis(age_ms.into());
-                self.scheduler.decide(now, client, observed.catching_up, age, || fits(ledger))
+                self.scheduler.decide(now, client, observed.catching_up, age_ms, || fits(ledger))
             }
             Err(reason) => Decision::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None }),
         }

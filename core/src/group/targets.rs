@@ -388,10 +388,12 @@ fn unnamed_clients(capacity: u64, total: Load) -> u64 {
     total.demand.max(total.wants).div_ceil(each).clamp(1, SMALL_LOADS)
 }
 
-/// The part of a demand that is at one of `members`, at least a quarter of an even part.
+/// The part of a demand that is at one of `members`, at least a quarter of an even part; an even part of no demand. In
+/// reject mode, records that wait are none.
 fn ratio(here: u64, all: u64, members: u64) -> Ratio {
     let whole = u128::from(Ratio::ONE.millionths());
-    let part = u128::from(here) * whole / u128::from(all.max(1));
+    let (here, all) = if all == 0 { (1, members) } else { (here, all) };
+    let part = u128::from(here) * whole / u128::from(all);
     let part = part.max(whole / u128::from(4 * members)).clamp(1, whole);
     Ratio::from_millionths(part as u32).unwrap_or(Ratio::ONE)
 }

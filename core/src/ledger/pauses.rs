@@ -79,7 +79,7 @@ impl Ledger {
     /// had no owner. The time begins at the record's timestamp; a record without one counts as new.
     #[inline]
     pub fn waited_in_topic(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> u32 {
-        if self.partitions[number as usize].behind == Behind::No {
+        if matches!(self.partitions[number as usize].behind, Behind::No) {
             return 0;
         }
         self.age_ms(now, number, offset, written_ms)

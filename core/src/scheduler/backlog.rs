@@ -55,6 +55,8 @@ pub(crate) struct Backlog {
     pub(super) first: LinkedList,
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
     pub(super) first_after: Time,
+    /// Records that a client was owed joined those that go first, which have not all gone since.
+    pub(super) owes: bool,
     pub(crate) bytes: u64,
     /// The clients whose records are kept, and the bytes of these records.
     pub(super) kept_clients: u32,
@@ -94,6 +96,7 @@ impl Backlog {
         if record.first {
             debug_assert!(!queue.has_others());
             queue.first += 1;
+            self.owes = record.owed || self.owes && !self.first.is_empty();
         } else if !queue.has_others() {
             self.fair.make_head(record.client, queue);
         }

@@ -156,15 +156,6 @@ impl Client {
         self.queue.records.is_empty() && !self.configured
     }
 
-    /// Charges a record to the client's own limit, if it has one; the error is the time at which there is room.
-    #[inline]
-    pub(super) fn take_own_limit(&mut self, now: Time) -> Result<(), Time> {
-        match &mut self.limit {
-            None => Ok(()),
-            Some(limit) => limit.take(now),
-        }
-    }
-
     /// Returns whether the client lent part of its share and now wants more than it was granted.
     pub(super) fn recalls(&self) -> bool {
         self.wants() > self.recalled_above

@@ -28,14 +28,14 @@ pub(crate) enum Decision {
 }
 
 impl Scheduler {
-    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age` is the time for which it
+    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age_ms` is the time for which it
     /// waited for an owner of its partition. A record goes now only if `fits` says that its completion fits in the
     /// offset map.
     #[inline]
     pub fn decide(
-        &mut self, now: Time, client: u32, catching_up: bool, age: Duration, fits: impl Fn() -> bool,
+        &mut self, now: Time, client: u32, catching_up: bool, age_ms: u32, fits: impl Fn() -> bool,
     ) -> Decision {
-        if catching_up && !age.is_zero() && self.is_owed(now, client, age) {
+        if age_ms > 0 && catching_up && self.is_owed(now, client, age_ms) {
             return self.go_first(now, client, fits);
         }
         match self.policy.mode {
@@ -61,11 +61,11 @@ impl Scheduler {
         Decision::Delay { client: index, first }
     }
 
-    /// Shape mode: delays a record. If its client is still catching up after a takeover, records that come meanwhile
-    /// would wait for what its share leaves beside the flood.
-    #[inline]
-    fn wait(&mut self, now: Time, client: u32) -> Decision {
-        if self.clients.get(client).queue.first > 0 && self.is_owed(now, client, Duration::ZERO) {
+    /// Shape mode: delays a record that comes while others wait to go first. If its client is one of those that catch up
+    /// after a takeover, it would else wait for what the client's share leaves beside the flood.
+    #[cold]
+    fn wait_behind_first(&mut self, now: Time, client: u32) -> Decision {
+        if self.clients.get(client).queue.first > 0 && self.is_owed(now, client, 0) {
             return Decision::Owe { client };
         }
         Decision::Delay { client, first: false }
@@ -83,19 +83,23 @@ impl Scheduler {
     /// Shape mode: the record goes now if no record waits that may go and all gates are open.
     #[inline]
     fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+        if !self.backlog.first.is_empty() {
+            return self.wait_behind_first(now, index);
+        }
         let queue = &self.clients.get(index).queue;
         let alone = queue.records.is_empty()
-            && self.backlog.first.is_empty()
-            && !self.backlog.fair.is_blocked(queue)
+            && (queue.group.is_none() || !self.backlog.fair.is_blocked(queue))
             && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
-            return self.wait(now, index);
-        }
-        if let Err(limit) = self.clients.take_limits(now, index) {
-            self.block(index, limit);
             return Decision::Delay { client: index, first: false };
         }
-        self.backlog.fair.charge(&mut self.clients.get_mut(index).queue);
+        match self.clients.take_limits(now, index) {
+            Ok(client) => self.backlog.fair.charge(&mut client.queue),
+            Err(limit) => {
+                self.block(index, limit);
+                return Decision::Delay { client: index, first: false };
+            }
+        }
         self.gates.bucket.charge(now);
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
@@ -132,10 +136,10 @@ impl Scheduler {
             client.used.charge(now, cycle);
             return Decision::Delay { client: index, first: true };
         }
-        if self.clients.take_limits(now, index).is_err() {
-            return self.reject(now, index, Reason::ClientLimit);
+        match self.clients.take_limits(now, index) {
+            Ok(client) => client.used.charge(now, cycle),
+            Err(_) => return self.reject(now, index, Reason::ClientLimit),
         }
-        self.clients.get_mut(index).used.charge(now, cycle);
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 

@@ -165,7 +165,7 @@ impl FairQueue {
     }
 
     /// Returns whether the client's group waits for its own limit.
-    #[inline]
+    #[cold]
     pub(super) fn is_blocked(&self, queue: &ClientQueue) -> bool {
         queue.group().is_some_and(|group| self.groups[group].blocked.is_some())
     }

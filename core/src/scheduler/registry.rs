@@ -313,18 +313,13 @@ impl Registry {
 
     /// Charges a record of a client to its own limit and to that of its group, if both have room.
     #[inline]
-    pub(super) fn take_limits(&mut self, now: Time, index: u32) -> Result<(), OverLimit> {
+    pub(super) fn take_limits(&mut self, now: Time, index: u32) -> Result<&mut Client, OverLimit> {
         let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
-        let group = client.queue.group();
-        let Some(limit) = self.groups.limit(group) else {
-            return client.take_own_limit(now).map_err(|until| OverLimit { until, group: None });
-        };
-        if !limit.has_room(now) {
-            return Err(OverLimit { until: limit.next_room(now), group });
+        if client.queue.group.is_some() || client.limit.is_some() {
+            let group = client.queue.group();
+            take_both(now, self.groups.limit(group), client.limit.as_deref_mut(), group)?;
         }
-        client.take_own_limit(now).map_err(|until| OverLimit { until, group: None })?;
-        limit.charge(now);
-        Ok(())
+        Ok(client)
     }
 
     /// Returns whether a client has a limit of its own or by its group.
@@ -356,4 +351,20 @@ impl Registry {
         self.names.insert(name, index);
         index
     }
+}
+
+/// Charges a record to the limit of a group and to a client's own, if both have room.
+#[inline(never)]
+fn take_both(
+    now: Time, of_group: Option<&mut LeakyBucket>, own: Option<&mut LeakyBucket>, group: Option<usize>,
+) -> Result<(), OverLimit> {
+    let Some(limit) = of_group else {
+        return own.map_or(Ok(()), |own| own.take(now)).map_err(|until| OverLimit { until, group: None });
+    };
+    if !limit.has_room(now) {
+        return Err(OverLimit { until: limit.next_room(now), group });
+    }
+    own.map_or(Ok(()), |own| own.take(now)).map_err(|until| OverLimit { until, group: None })?;
+    limit.charge(now);
+    Ok(())
 }
