@@ -28,8 +28,8 @@ pub(crate) enum Decision {
 }
 
 impl Scheduler {
-    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age_ms` is the time for which it
-    /// waited for an owner of its partition. A record goes now only if `fits` says that its completion fits in the
+    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age_ms` is the time for which
+    /// it waited for an owner of its partition. A record goes now only if `fits` says that its completion fits in the
     /// offset map.
     #[inline]
     pub fn decide(
@@ -61,8 +61,8 @@ impl Scheduler {
         Decision::Delay { client: index, first }
     }
 
-    /// Shape mode: delays a record that comes while others wait to go first. If its client is one of those that catch up
-    /// after a takeover, it would else wait for what the client's share leaves beside the flood.
+    /// Shape mode: delays a record that comes while others wait to go first. If its client is one of those that catch
+    /// up after a takeover, it would else wait for what the client's share leaves beside the flood.
     #[cold]
     fn wait_behind_first(&mut self, now: Time, client: u32) -> Decision {
         if self.clients.get(client).queue.first > 0 && self.is_owed(now, client, 0) {
