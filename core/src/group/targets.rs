@@ -449,3 +449,17 @@ fn round_to(total: u64, exact: &[u128], turn: u64) -> Vec<u64> {
     }
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A single instance in reject mode had a quarter of a client's own limit while only delayed records were left,
+    /// which are no demand: they expired.
+    #[test]
+    fn a_limit_without_demand_is_split_evenly() {
+        let part = |here, all, members| ratio(here, all, members).millionths();
+        assert_eq!([part(0, 0, 1), part(5, 5, 1), part(0, 0, 4)], [1_000_000, 1_000_000, 250_000]);
+        assert_eq!([part(0, 8, 2), part(6, 8, 2)], [125_000, 750_000]);
+    }
+}
