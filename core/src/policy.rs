@@ -1,7 +1,7 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -127,6 +127,22 @@ impl Policy {
     /// Returns whether any client or group is configured: all other clients are in the group of unlisted clients then.
     pub fn lists_any(&self) -> bool {
         !self.clients.is_empty() || !self.groups.is_empty()
+    }
+
+    /// The names of all groups, none if nothing is configured: first the empty one of the unlisted clients, then those
+    /// of [`groups`](Policy::groups) with `/` behind them, which no client's has.
+    pub(crate) fn group_names(&self) -> impl Iterator<Item = Arc<str>> + '_ {
+        let unlisted = self.lists_any().then(|| Arc::from(""));
+        unlisted.into_iter().chain(self.groups.iter().map(|group| format!("{}/", group.name).into()))
+    }
+
+    /// The index among [all groups](Policy::group_names) of a client with this configured group; `None` if it stands
+    /// alone.
+    pub(crate) fn place(&self, group: Option<usize>, is_configured: bool) -> Option<usize> {
+        match group {
+            Some(group) => Some(group + 1),
+            None => (self.lists_any() && !is_configured).then_some(0),
+        }
     }
 
     /// Returns whether records of clients with partitions of their own are never evicted: those are paused instead.

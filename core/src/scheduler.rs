@@ -185,7 +185,7 @@ impl Scheduler {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
         self.clients.take_grants(&grants, None, &mut self.backlog.fair);
-        self.clients.take_group_limits(now, &self.policy, ratio_of);
+        self.clients.groups.take_limits(now, &self.policy, ratio_of);
         for (client, whole) in self.clients.iter_mut().zip(wholes) {
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
         }
@@ -299,7 +299,7 @@ impl Scheduler {
         let window = self.policy.window_length();
         // Around an edge of fixed windows, clients may send twice their shares.
         let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
-        // What clients are owed comes on top of their shares: at most what a cycle holds.
+        // Records that clients are owed come on top of those within their shares: at most those of a cycle.
         let most = if self.backlog.owes { most + window } else { most };
         // Without a limit a record waits for an instance's part of the capacity, however small its client's use is.
         self.backlog.get(slot).since.max(self.gates.limited_since()) + most + slice_width(window) * 2

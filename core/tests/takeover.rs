@@ -39,7 +39,7 @@ fn run(sim: &mut Sim, steps: &mut u64, time: Duration, unowned: Option<u32>) -> 
     written
 }
 
-/// What happened to the records of `polite` that were read at a takeover or after it.
+/// The waits and rejections of the records of `polite` that were read at a takeover or after it.
 #[derive(Debug)]
 struct Outcome {
     longest: Duration,

@@ -56,7 +56,7 @@ fn a_flood_delays_neither_its_siblings_nor_others() {
     Judge { keeps_timestamps: false, ..NUMBERED }
         .judge(&rig.read_sources(), &target, &rig.read_dead_letter())
         .assert_right();
-    // The others want less than their shares: they are through in a second or two, whatever the batch sends.
+    // The other clients want less than their shares: their records are admitted within a second or two.
     let last = |name: &str| {
         target.iter().filter(|record| record.header("client-id") == Some(name)).map(|one| one.timestamp).max()
     };

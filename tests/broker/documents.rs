@@ -17,7 +17,7 @@ use crate::support::{broker::Topic, wait::wait_until, watermaster::PROGRAM, wate
 /// Commands that this test does not run: how each begins, and the test that runs it.
 const ELSEWHERE: [(&str, &str, &str); 2] = [
     ("handover ", "tests/broker/handover.rs", "a_service_takes_its_sources_over_and_gives_them_back"),
-    // It takes 90 s.
+    // The campaign takes 90 s.
     ("load ", "tests/broker/load.rs", "the_report_of_a_campaign_agrees_with_the_metrics"),
 ];
 /// The clients of the lending platform.

@@ -10,7 +10,7 @@ mod long {
     use serde_json::json;
 
     use crate::registry_stub::{StubRegistry, not_found, stored};
-    use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
+    use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime, an_hour_ago};
     use crate::support::judge::Judge;
     use crate::support::producer::{Outgoing, Producer};
     use crate::support::record::{Identity, Record};
@@ -153,14 +153,8 @@ mod long {
         assert_eq!(paths.iter().filter(|path| path.as_str() == "/schemas/ids/8").count(), 1, "{paths:?}");
         let judge = Judge {
             identity,
-            service: "kyc",
             client_of: &|record: &Record| identity.of(record).and_then(client).map(str::to_owned),
-            reasons: &[],
-            admits_all: false,
-            target_partitions: TARGET_PARTITIONS,
-            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
-            keeps_timestamps: true,
-            repeats_allowed: 0,
+            ..NUMBERED
         };
         judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter()).assert_right();
         drop(registry);

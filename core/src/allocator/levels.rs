@@ -6,7 +6,7 @@
 //! 3. The upper run grants each group whole records.
 //! 4. The lower run shares them out among its clients; ρ records of them are never lent to siblings.
 //!
-//! So an unused share goes to the clients of the same group first, and then to other groups. A group of one client is
+//! An unused share goes to the clients of the same group first, and then to other groups. A group of one client is
 //! that client: its grant is that of an allocation without groups, record for record.
 
 use super::parts::Divisor;
@@ -95,10 +95,13 @@ impl LevelAllocator {
         let AllocationParams { capacity, reservation, lending } = *params;
         let alone = self.upper.claims.len();
         let of = weight_of(&self.upper.claims) + groups.iter().map(|group| u128::from(group.weight)).sum::<u128>();
-        let present: Vec<usize> = (0..groups.len()).filter(|&group| groups[group].weight > 0).collect();
-        for &group in &present {
+        let share_of = |(index, group): (usize, &GroupClaim)| {
+            let inner = weight_of(&self.groups[index].claims);
+            (group.weight > 0).then_some((index, GroupShare { capacity, weight: group.weight, of, inner }))
+        };
+        let present: Vec<(usize, GroupShare)> = groups.iter().enumerate().filter_map(share_of).collect();
+        for &(group, share) in &present {
             let (GroupClaim { weight, credit }, level) = (groups[group], &mut self.groups[group]);
-            let share = GroupShare { capacity, weight, of, inner: weight_of(&level.claims) };
             self.upper.claims.push(match level.claims[..] {
                 [Claim { wants, credit, .. }] => Claim { weight, wants, credit },
                 _ => Claim { weight, wants: level.wants(&share, reservation), credit },
@@ -106,9 +109,9 @@ impl LevelAllocator {
         }
         let upper_name = |claim: usize| match claim.checked_sub(alone) {
             None => name_of(self.upper.indices[claim]),
-            Some(place) => match self.groups[present[place]].indices[..] {
+            Some(place) => match self.groups[present[place].0].indices[..] {
                 [client] => name_of(client),
-                _ => group_name_of(present[place]),
+                _ => group_name_of(present[place].0),
             },
         };
         let mut upper_grants = std::mem::take(&mut self.upper.grants);
@@ -121,15 +124,14 @@ impl LevelAllocator {
         for (&client, &grant) in self.upper.indices.iter().zip(&upper_grants) {
             grants[client] = grant;
         }
-        for (&group, &grant) in present.iter().zip(&upper_grants[alone..]) {
-            let (weight, level) = (groups[group].weight, &mut self.groups[group]);
+        for (&(group, share), &grant) in present.iter().zip(&upper_grants[alone..]) {
+            let level = &mut self.groups[group];
             group_grants[group] = grant;
             if let [client] = level.indices[..] {
                 grants[client] = grant;
                 group_grants[group].credit = groups[group].credit;
                 continue;
             }
-            let share = GroupShare { capacity, weight, of, inner: weight_of(&level.claims) };
             let name_of = |claim: usize| name_of(level.indices[claim]);
             if grant.records > 0 {
                 let reserved = Reserved::Records(share.reserved(reservation));

@@ -45,22 +45,17 @@ struct Place {
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
-        let groups = policy.groups.iter().map(|group| format!("{}/", group.name).into());
         Shares {
             listed: policy.clients.iter().map(|client| (client.name.as_str().into(), client.weight)).collect(),
-            groups: policy.lists_any().then(|| "".into()).into_iter().chain(groups).collect(),
+            groups: policy.group_names().collect(),
             policy: policy.clone(),
         }
     }
 
     fn place(&self, client: &str) -> Place {
         let listed = self.listed.get(client).copied();
-        let group = match self.policy.group_of(client).or_else(|| self.group_of_unnamed(client)) {
-            _ if self.groups.is_empty() => None,
-            Some(group) => Some(group + 1),
-            None => listed.is_none().then_some(0),
-        };
-        Place { group, weight: listed.unwrap_or(Weight::ONE) }
+        let group = self.policy.group_of(client).or_else(|| self.group_of_unnamed(client));
+        Place { group: self.policy.place(group, listed.is_some()), weight: listed.unwrap_or(Weight::ONE) }
     }
 
     /// The index in the policy of the group whose unnamed clients' load has this name.
@@ -120,7 +115,7 @@ pub(crate) struct Splitter {
     /// The parts of unnamed clients, by the number of their load.
     unnamed: BTreeMap<usize, Part>,
     /// The part of each group's demand that is here.
-    group_ratios: Vec<Option<Ratio>>,
+    group_ratios: Vec<Ratio>,
     /// The demand of each client, by number, and the members that have it.
     pieces: Vec<Vec<ClientDemand>>,
 }
@@ -186,14 +181,13 @@ impl Splitter {
         }
         let members = input.members.len() as u64;
         self.group_ratios.clear();
-        self.group_ratios
-            .extend(demands.into_iter().map(|(here, total)| (total > 0).then(|| ratio(here, total, members))));
+        self.group_ratios.extend(demands.into_iter().map(|(here, total)| ratio(here, total, members)));
     }
 
     /// The part of a group's demand that is here, by the group's name with `/` behind it.
     pub(crate) fn group_ratio(&self, shares: &Shares, name: &str) -> Option<Ratio> {
         let index = shares.groups.iter().position(|known| **known == *name)?;
-        self.group_ratios.get(index).copied().flatten()
+        self.group_ratios.get(index).copied()
     }
 
     /// Sums the loads up, and claims the capacity for them.

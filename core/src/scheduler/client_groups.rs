@@ -12,6 +12,11 @@ use crate::allocator::{self, Credit, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
 use crate::units::{Ratio, Time, Weight};
 
+/// The group of a client.
+pub(super) fn group_of(policy: &Policy, client: &str, is_configured: bool) -> QueueOf {
+    policy.place(policy.group_of(client), is_configured).and_then(|group| u16::try_from(group).ok())
+}
+
 /// All groups, and the weight of the clients that stand alone.
 #[derive(Debug)]
 pub(super) struct ClientGroups {
@@ -61,8 +66,10 @@ impl ClientGroups {
     pub(super) fn change(&mut self, policy: &Policy, now: Time) {
         let former = std::mem::take(&mut self.list);
         let none = Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::ZERO };
-        let group = |name: &str, weight, limit: Option<LeakyBucket>| {
-            let known = former.iter().find(|known| *known.name == *name);
+        let group = |(index, name): (usize, Arc<str>)| {
+            let known = former.iter().find(|known| known.name == name);
+            let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
+            let limit = wanted.and_then(|wanted| wanted.limit.as_ref()).map(LeakyBucket::of_limit);
             let limit = limit.map(|limit| match known.and_then(|known| known.limit.clone()) {
                 Some(mut bucket) => {
                     bucket.change(now, limit);
@@ -71,24 +78,10 @@ impl ClientGroups {
                 None => Box::new(limit),
             });
             let (grant, credit) = known.map_or((none, Credit::ZERO), |known| (known.grant, known.credit));
-            ClientGroup { name: name.into(), weight, clients: 0, inner: 0, limit, grant, credit }
+            ClientGroup { name, weight: wanted.map(|wanted| wanted.weight), clients: 0, inner: 0, limit, grant, credit }
         };
-        let configured = policy.groups.iter().map(|wanted| {
-            let limit = wanted.limit.as_ref().map(LeakyBucket::of_limit);
-            group(&format!("{}/", wanted.name), Some(wanted.weight), limit)
-        });
-        let unlisted = policy.lists_any().then(|| group("", None, None));
-        self.list = unlisted.into_iter().chain(configured).collect();
+        self.list = policy.group_names().enumerate().map(group).collect();
         (self.alone, self.unlisted_weight) = (0, policy.unlisted_weight);
-    }
-
-    /// The group of a client.
-    pub(super) fn of(&self, policy: &Policy, client: &str, configured: bool) -> QueueOf {
-        match policy.group_of(client) {
-            _ if self.list.is_empty() => None,
-            Some(group) => u16::try_from(group + 1).ok(),
-            None => (!configured).then_some(0),
-        }
     }
 
     pub(super) fn all(&self) -> &[ClientGroup] {

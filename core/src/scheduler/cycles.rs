@@ -94,7 +94,7 @@ impl Cycles {
             claimants.push((index, client.group));
             claims.push(client.claim(number, true));
         });
-        clients.begin_cycle_of_groups();
+        clients.groups.begin_cycle();
         self.allocate_claims(policy, clients, fair, Cause::Cycle);
     }
 
@@ -151,7 +151,7 @@ impl Cycles {
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
         self.group_claims.clear();
-        self.group_claims.extend(clients.group_claims());
+        self.group_claims.extend(clients.groups.claims());
         let claims = LevelClaims {
             clients: &self.claims,
             group_of: |claim: usize| self.claimants[claim].1.map(usize::from),

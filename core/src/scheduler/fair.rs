@@ -164,7 +164,7 @@ impl FairQueue {
         self.groups[group].flow.set_weight(weight, self.main.virtual_time);
     }
 
-    /// Returns whether the client's group waits for its own limit.
+    /// Returns whether the client's group waits for its own limit. Most clients are in no group with one.
     #[cold]
     pub(super) fn is_blocked(&self, queue: &ClientQueue) -> bool {
         queue.group().is_some_and(|group| self.groups[group].blocked.is_some())

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::client::Client;
-use super::client_groups::{ClientGroup, ClientGroups, OverLimit};
+use super::client_groups::{ClientGroup, ClientGroups, OverLimit, group_of};
 use super::fair::{ClientQueue, FairQueue};
 use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, bucket::LeakyBucket, names::Names};
-use crate::allocator::{Credit, Fixed, Grant, GroupClaim};
+use crate::allocator::{Credit, Fixed, Grant};
 use crate::policy::Policy;
-use crate::units::{Ratio, Time, Weight};
+use crate::units::{Time, Weight};
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
     names: Names,
-    groups: ClientGroups,
+    pub(super) groups: ClientGroups,
     /// The sums over each group's clients at the last allocation: a buffer.
     sums: Vec<(Fixed, Fixed)>,
     listed: usize,
@@ -75,7 +75,7 @@ impl Registry {
     fn regroup(&mut self, policy: &Policy, now: Time) {
         self.groups.change(policy, now);
         for client in self.slots.iter_mut().flatten() {
-            client.group = self.groups.of(policy, &client.name, client.configured);
+            client.group = group_of(policy, &client.name, client.configured);
             self.groups.add(client.group, client.weight);
         }
     }
@@ -299,18 +299,6 @@ impl Registry {
         client.group.map(|group| &self.groups.all()[usize::from(group)])
     }
 
-    pub(super) fn group_claims(&self) -> impl Iterator<Item = GroupClaim> + '_ {
-        self.groups.claims()
-    }
-
-    pub(super) fn begin_cycle_of_groups(&mut self) {
-        self.groups.begin_cycle();
-    }
-
-    pub(super) fn take_group_limits(&mut self, now: Time, policy: &Policy, part_of: impl Fn(&str) -> Option<Ratio>) {
-        self.groups.take_limits(now, policy, part_of);
-    }
-
     /// Charges a record of a client to its own limit and to that of its group, if both have room.
     #[inline]
     pub(super) fn take_limits(&mut self, now: Time, index: u32) -> Result<&mut Client, OverLimit> {
@@ -338,7 +326,7 @@ impl Registry {
 
     /// Inserts a client that is not configured; its group does not count it yet.
     fn insert(&mut self, name: &str, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
-        let group = self.groups.of(policy, name, false);
+        let group = group_of(policy, name, false);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")

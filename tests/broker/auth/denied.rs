@@ -225,8 +225,8 @@ mod long {
         });
         assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
-        // What a user lacks, and the words that name it: in a dry run and with `--execute`, first of `--to`, then of
-        // `--from`. Without words, the dry run succeeds; `--execute` would, too.
+        // Each case takes permissions away from a user. The words name them: in a dry run and with `--execute`, first of
+        // `--to`, then of `--from`. Without words, the dry run succeeds; `--execute` would, too.
         let (sees, reads) = (Some("grant DESCRIBE on it"), Some("authorization failed"));
         let (commits, lag) = (Some("needs the READ permission"), Some("warning: the lag"));
         let cases = [
