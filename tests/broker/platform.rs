@@ -21,6 +21,9 @@ use crate::support::wait::wait_until;
 use crate::support::watermaster::{PROGRAM, START_TIMEOUT, Watermaster};
 
 const CONFIG: &str = "config/lending-platform.toml";
+/// The shorter session of the bundled compose file, and the property of the broker that allows it.
+const SESSION: &str = "deploy/compose/session.toml";
+const SESSION_OF_BROKER: &str = "group.min.session.timeout.ms=3000";
 const SCENARIO: &str = "config/scenarios/lending-platform.toml";
 const PARTITIONS: i32 = 3;
 /// The client that sends the campaign.
@@ -95,7 +98,7 @@ impl Platform {
         let minutes =
             std::env::var("WATERMASTER_TEST_PLATFORM_MINUTES").map_or(MINUTES, |text| text.parse().expect("minutes"));
         let length = Duration::from_secs(60 * minutes);
-        let broker = OwnBroker::start();
+        let broker = OwnBroker::with(&[SESSION_OF_BROKER]);
         let config =
             Config::load(&[root(CONFIG)], [], watermaster_kafka::PROPERTY_RULES).expect("a valid configuration");
         // The topics live as long as the broker.
@@ -143,7 +146,8 @@ fn instance(broker: &OwnBroker, address: &str) -> Watermaster {
         ("WATERMASTER_KAFKA__INSTANCE_ID", address.replace(':', "-")),
         ("WATERMASTER_ADMIN__LISTEN", address.to_owned()),
     ];
-    Watermaster::spawn_in(PROGRAM.as_ref(), &read(&root(CONFIG)), &[], &environment)
+    let session = root(SESSION).display().to_string();
+    Watermaster::spawn_in(PROGRAM.as_ref(), &read(&root(CONFIG)), &["--config", &session], &environment)
 }
 
 fn topics(service: &Service) -> Vec<Topic> {
