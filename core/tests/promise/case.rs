@@ -112,7 +112,7 @@ pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
 }
 
 fn configured(index: usize, weight: u64) -> ClientPolicy {
-    ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+    ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limits: Vec::new() }
 }
 
 /// Generates policies of a class, half of them with groups.
@@ -128,13 +128,19 @@ pub fn grouped_policies(class: Class) -> impl Strategy<Value = Policy> {
 fn every_second(weight: u64) -> GroupPolicy {
     let clients = ["*0", "*2", "*4", "*6", "*8"].map(ClientPattern::new).into();
     let weight = Weight::from_thousandths(weight).unwrap();
-    GroupPolicy { name: "half".to_owned(), weight, limit: None, clients }
+    GroupPolicy { name: "half".to_owned(), weight, limits: Vec::new(), hold: false, clients }
 }
 
 /// Returns a group of one client at most.
 fn the_last(weight: u64) -> GroupPolicy {
     let weight = Weight::from_thousandths(weight).unwrap();
-    GroupPolicy { name: "one".to_owned(), weight, limit: None, clients: vec![ClientPattern::new("client-0001")] }
+    GroupPolicy {
+        name: "one".to_owned(),
+        weight,
+        limits: Vec::new(),
+        hold: false,
+        clients: vec![ClientPattern::new("client-0001")],
+    }
 }
 
 fn weights() -> impl Strategy<Value = u64> {

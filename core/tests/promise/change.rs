@@ -58,7 +58,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 fn changing(class: Class) -> impl Strategy<Value = Policy> {
     let rest = (proptest::option::weighted(0.3, own_limits()), any::<u8>(), 24_usize..44);
     (grouped_policies(class), rest).prop_map(|(mut policy, (limit, rare, chars))| {
-        policy.clients[0].limit = limit;
+        policy.clients[0].limits = limit.into_iter().collect();
         policy.enforce = rare % 4 != 0;
         if rare < 80 {
             // The map is sometimes full.
@@ -177,7 +177,7 @@ impl World {
         let (records, policy) = (self.sim.lives.len() as u64, self.policy().clone());
         if records / policy.capacity < 150 {
             let cycles = u32::try_from(records / policy.capacity + 3).expect("the number of cycles is small");
-            let slowest = policy.clients.iter().filter_map(|client| client.limit).map(|limit| limit.per).max();
+            let slowest = policy.clients.iter().flat_map(|client| &client.limits).map(|limit| limit.per).max();
             self.sim.run_for(policy.cycle * cycles * 21 / 20 + slowest.unwrap_or_default() * records as u32);
             let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
             assert_eq!(held, 0, "records are undecided in the end");

@@ -116,7 +116,7 @@ fn a_variable_sets_a_key_of_a_service_by_its_name() {
     );
     assert_eq!(first.policy.max_delay, Some(Duration::from_secs(5)));
     let client = &first.policy.clients[0];
-    assert_eq!((client.weight.thousandths(), client.limit.unwrap().rate.get()), (2_500, 9));
+    assert_eq!((client.weight.thousandths(), client.limits[0].rate.get()), (2_500, 9));
     let entry = config.effective.iter().find(|entry| entry.key.to_string() == "service[1].capacity").unwrap();
     assert_eq!(entry.origin.to_string(), "environment variable WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY");
 }

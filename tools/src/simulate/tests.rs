@@ -260,7 +260,7 @@ fn hashed_clients_keep_their_settings_and_get_their_names_back() {
     }
     let outcome = with(10_000, TraceSource::Memory(writer.finish().unwrap().0.into()), |service| {
         let limit = Limit { rate: NonZeroU32::MIN, per: Duration::from_secs(1), burst: NonZeroU32::MIN };
-        let client = ClientPolicy { name: "a".to_owned(), weight: Weight::ONE, limit: Some(limit) };
+        let client = ClientPolicy { name: "a".to_owned(), weight: Weight::ONE, limits: vec![limit] };
         (service.policy.clients, service.policy.mode) = (vec![client], Mode::Reject);
     });
     let facts = |client: &ClientResult| (client.name.clone(), client.rejected.keys().copied().collect::<Vec<_>>());
