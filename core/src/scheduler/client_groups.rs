@@ -173,9 +173,9 @@ impl ClientGroups {
         }
     }
 
-    /// Returns whether nothing of a group's clients is admitted.
+    /// Returns whether nothing of a group's clients is admitted. A group of another policy is not known yet.
     pub(super) fn holds(&self, group: QueueOf) -> bool {
-        let limits = group.and_then(|group| self.list[usize::from(group)].limits.as_deref());
+        let limits = group.and_then(|group| self.list.get(usize::from(group))?.limits.as_deref());
         limits.is_some_and(Limits::is_held)
     }
 

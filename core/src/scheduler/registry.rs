@@ -9,7 +9,7 @@ use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, limits::Limits, names::Names};
 use crate::allocator::{Credit, Fixed, Grant};
 use crate::policy::Policy;
-use crate::units::{Time, Weight};
+use crate::units::Time;
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
 #[derive(Debug)]
