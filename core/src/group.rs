@@ -33,6 +33,7 @@ pub mod wire;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, GroupPolicy, Limit, Mode, Policy, Window};
+use crate::rules::Origin;
 use crate::units::{MARGIN, NANOS_PER_MILLI, Ratio, Time, lengthened, nanos};
 use state::Terms;
 
@@ -154,6 +155,13 @@ fn digest(policy: &Policy) -> u32 {
         let rules = |group: &GroupPolicy| (group.weight.thousandths(), limits(&group.limits), group.clients.clone());
         let groups: BTreeMap<&str, _> = policy.groups.iter().map(|group| (group.name.as_str(), rules(group))).collect();
         bytes = postcard::to_extend(&(policy.names_groups, groups), bytes).expect("a vector takes any value");
+    }
+    // Nor without rules.
+    let mut rules: Vec<_> =
+        policy.rules.iter().filter(|rule| rule.origin == Origin::File && !rule.is_table()).collect();
+    if !rules.is_empty() {
+        rules.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        bytes = postcard::to_extend(&rules, bytes).expect("a vector takes any value");
     }
     crc32fast::hash(&bytes)
 }

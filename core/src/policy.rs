@@ -228,6 +228,11 @@ impl ClientPattern {
         ClientPattern { parts }
     }
 
+    /// The pattern that stands for one id, in which no character is special.
+    pub fn of_id(id: &str) -> ClientPattern {
+        ClientPattern { parts: vec![id.to_owned()] }
+    }
+
     /// Returns whether the pattern stands for this id.
     pub fn matches(&self, client: &str) -> bool {
         let [first, middle @ .., last] = &self.parts[..] else { return self.parts[0] == client };
@@ -261,7 +266,7 @@ pub struct ClientPolicy {
 }
 
 /// A client's own limit: a token bucket that refills `rate` tokens per `per` and holds `burst`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limit {
     /// Records per `per`.
     pub rate: NonZeroU32,

@@ -230,6 +230,8 @@ pub struct Service {
     pub consumer_group: Option<String>,
     /// The most admitted records that `consumer_group`, which is set then, has not committed.
     pub max_open: Option<u64>,
+    /// The largest capacity that a rule may set.
+    pub rules_max_capacity: u64,
     /// The search for the capacity, if it is wanted; `consumer_group` is set then.
     pub pace: Option<PaceSettings>,
     /// The settings that the core needs.
@@ -256,6 +258,7 @@ impl Service {
             redrive_key: None,
             consumer_group: None,
             max_open: None,
+            rules_max_capacity: policy.capacity,
             pace: None,
             policy,
         }

@@ -10,7 +10,7 @@ use crate::policy::{ClientPattern, Limit};
 use crate::units::Weight;
 
 /// One rule.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rule {
     /// 1 to 64 characters. Those of tables are `client.NAME` and `group.NAME`.
     pub name: Arc<str>,
@@ -23,6 +23,7 @@ pub struct Rule {
     pub until_ms: Option<i64>,
     /// The rule is switched off.
     pub disabled: bool,
+    #[serde(skip)]
     pub note: String,
     pub effects: Effects,
 }
@@ -39,7 +40,7 @@ pub enum Origin {
 }
 
 /// The targets of a rule.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Target {
     Clients {
         patterns: Vec<ClientPattern>,
@@ -88,6 +89,8 @@ pub enum Field {
 }
 
 impl Field {
+    /// Every field.
+    pub const ALL: &[Field] = <Field as VariantArray>::VARIANTS;
     /// The fields of a client, of a group, and of the service.
     pub const OF_CLIENT: &[Field] =
         &[Field::Group, Field::Weight, Field::Limits, Field::MaxDelay, Field::Hold, Field::ExpireBefore];
@@ -96,7 +99,7 @@ impl Field {
 }
 
 /// The effects of a rule: what it sets.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Effects {
     /// Of a client: inside its group.
     pub weight: Option<Weight>,
@@ -133,7 +136,7 @@ impl Effects {
 }
 
 /// A limit that may grow with the weight of its target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RuleLimit {
     pub limit: Limit,
     /// The weight of the target multiplies rate and burst.

@@ -6,7 +6,7 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPattern, ClientPolicy, GroupPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
-use super::{kafka, pace, registry, values};
+use super::{kafka, pace, registry, rule, values};
 use crate::model::{ClientFrom, Service, Source, SourcePattern};
 use crate::pattern::TopicPattern;
 use crate::read_struct;
@@ -58,6 +58,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
         max_open: pace::max_open(section),
+        rules_max_capacity: rules_max_capacity(section, section.get("capacity")),
         pace: pace::pace(section),
         policy: policy(section, kafka),
     })
@@ -109,7 +110,17 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         clients: clients(section, capacity, max_clients),
         groups: groups(section),
         names_groups: Some(section.is_set("group_from")),
+        rules: rule::rules(section, rules_max_capacity(section, capacity)),
+        rules_at_ms: Some(0),
+        all_alone: Some(false),
     })
+}
+
+/// Reads the largest capacity that a rule may set: by default the service's own, or the ceiling of its search.
+fn rules_max_capacity(section: &Section<'_>, capacity: Option<u64>) -> Option<u64> {
+    let pace = section.table("pace");
+    let ceiling = if pace.is_written() { pace.optional_value::<u64>("ceiling").flatten() } else { None };
+    section.derived("rules_max_capacity", capacity.max(ceiling))
 }
 
 /// Reads the groups of clients. An id that two of them list would be in the one whose name sorts first.
@@ -145,7 +156,8 @@ fn one_group(
     read_struct!(GroupPolicy {
         [section => weight]
         name: name,
-        limit: if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) },
+        limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
+        hold: Some(false),
         clients: clients.map(|ids| ids.unwrap_or_default().iter().map(|id| ClientPattern::new(id)).collect()),
     })
 }
@@ -231,11 +243,11 @@ fn one_client(service: &Section<'_>, name: &str, section: &Section<'_>) -> Optio
     read_struct!(ClientPolicy {
         [section => weight]
         name: name.ok(),
-        limit: if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) },
+        limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
     })
 }
 
-fn one_limit(section: &Section<'_>) -> Option<Limit> {
+pub fn one_limit(section: &Section<'_>) -> Option<Limit> {
     read_struct!(Limit {
         [section => rate, per]
         burst: section.derived("burst", rate),

@@ -182,10 +182,10 @@ fn a_record_without_a_client_belongs_to_its_topic_by_default() {
 fn a_mistyped_key_is_recognised() {
     for (line, said) in [
         ("capasity = 1", "(did you mean capacity?)"),
-        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
+        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay or service.rule.max_delay?)"),
         ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
-        ("weigth = 1", "(did you mean service.client.weight or service.group.weight?)"),
-        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, group, source\n"),
+        ("weigth = 1", "(did you mean service.client.weight or service.group.weight or service.rule.weight?)"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, group, source, rule\n"),
     ] {
         let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
         assert!(errors.contains(said), "{line}: {errors}");

@@ -68,6 +68,16 @@ impl<'a> Section<'a> {
         self.written(name).is_some_and(|node| matches!(node.content, NodeContent::List(_)))
     }
 
+    /// Returns whether the key `name` is written as an empty list.
+    pub fn is_empty_list(&self, name: &str) -> bool {
+        self.written(name).is_some_and(|node| matches!(&node.content, NodeContent::List(items) if items.is_empty()))
+    }
+
+    /// Returns whether the section may have the key `name`.
+    pub fn has_key(&self, name: &str) -> bool {
+        self.schema.keys.iter().any(|key| key.name == name)
+    }
+
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
         self.table?.get(name)
     }
