@@ -261,12 +261,14 @@ impl Configuration {
                 }
                 let has_other_policy = |was: &Service| (&was.policy, &was.pace) != (&service.policy, &service.pace);
                 let is_known = names.is_some() || service.patterns.is_empty();
-                let policy = was.is_none_or(has_other_policy).then(|| handle.pace.change(service));
+                let has_other_policy = was.is_none_or(has_other_policy);
+                let capacity = if has_other_policy { handle.pace.change(service) } else { None };
+                let policy = has_other_policy.then(|| service.policy.clone());
                 handle.open.set_max(service.max_open);
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.
                 let open_room = service.max_open.is_none().then_some(None);
-                handle.inbox.leave(Change { policy, open_room, sources, facts: facts.clone(), ..Change::default() });
+                handle.inbox.leave(Change { policy, capacity, open_room, sources, facts: facts.clone() });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");

@@ -74,15 +74,13 @@ impl PaceCell {
         self.lock().1 = limit;
     }
 
-    /// Takes over the settings of a service that is configured anew. Returns its policy with the limit in force.
-    pub fn change(&self, service: &Service) -> Policy {
+    /// Takes over the settings of a service that is configured anew. Returns the limit in force, if the service follows
+    /// the search.
+    pub fn change(&self, service: &Service) -> Option<u64> {
         let mut cell = self.lock();
         cell.0 = service.pace.clone();
-        let mut policy = service.policy.clone();
-        if let (Some(pace), Some(limit)) = (service.pace.as_ref().filter(|pace| pace.applies()), cell.1) {
-            policy.capacity = limit.clamp(pace.params.floor, pace.params.ceiling);
-        }
-        policy
+        let pace = service.pace.as_ref().filter(|pace| pace.applies())?;
+        cell.1.map(|limit| limit.clamp(pace.params.floor, pace.params.ceiling))
     }
 }
 

@@ -105,6 +105,11 @@ impl Policy {
         })
     }
 
+    /// The capacity that a rule sets.
+    pub fn capacity_by_rule(&self) -> Option<u64> {
+        self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.capacity)
+    }
+
     /// Returns whether a rule has the search for the capacity observe only.
     pub fn pace_observes(&self) -> bool {
         self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.pace_observes).unwrap_or(false)
