@@ -8,6 +8,7 @@
 mod change;
 mod clients;
 mod effective;
+mod groups;
 mod kafka;
 mod pace;
 mod registry;
