@@ -21,7 +21,7 @@ Examples:
   watermaster reload --token-file token
   watermaster reload --url http://10.0.0.7:9464 --token-file token
 
-Exits with 78 if the instance refuses the new configuration; the one in force stays. Without --url, the variable
+Exits with 78 if the instance refuses the token, or the new configuration: the one in force stays. Without --url, the variable
 WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
 
 #[derive(Debug, Args)]
@@ -57,7 +57,7 @@ pub fn health(args: &HealthArgs) -> Exit {
     };
     let (status, answer) = match parsed(endpoint.get(path)) {
         Ok(answer) => answer,
-        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+        Err(error) => return fail(error.exit(), format_args!("{}: {error}", args.instance.url)),
     };
     match answer[word].as_bool() {
         Some(true) => print(word),
@@ -88,7 +88,7 @@ pub fn reload(args: &ReloadArgs) -> Exit {
     let path = if args.dry_run { "/v1/reload?dry_run=true" } else { "/v1/reload" };
     let (status, answer) = match parsed(endpoint.post(path)) {
         Ok(answer) => answer,
-        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+        Err(error) => return fail(error.exit(), format_args!("{}: {error}", args.instance.url)),
     };
     match status {
         200 => {
