@@ -71,7 +71,7 @@ pub struct NextCycle {
     pub would_last: f64,
 }
 
-/// The last changes of the configuration, the newest first; ten at most.
+/// The last changes of the configuration since the instance started, the newest first; ten at most.
 #[derive(Serialize, JsonSchema)]
 pub struct ChangesView {
     pub changes: Vec<PastChange>,
