@@ -140,8 +140,8 @@ impl Handover {
         done.map_err(|error| HandoverError::Commit { group: self.group.clone(), error })
     }
 
-    /// Asks whether the client's group would take offsets, and changes none: brokers look at permissions first, and then
-    /// find no partition with this number.
+    /// Asks whether the client's group would take offsets, and changes none: brokers look at permissions first, and
+    /// then find no partition with this number.
     ///
     /// # Errors
     /// A permission is missing.
