@@ -46,8 +46,8 @@ fn one_group(
     })
 }
 
-/// Reports tables that no record can reach, mostly for a typing error: a client's whose group no table has, and a
-/// group's that is the client of no source although each record names its group by its source.
+/// Reports tables that no record can reach, mostly for a typing error: that of a client in a group without a table, and
+/// that of a group that is the client of no source although each record names its group by its source.
 pub fn warn_of_unreachable(section: &Section<'_>, from: &[ClientFrom], sources: &[Source], patterns: &[SourcePattern]) {
     let (groups, clients) = (section.named_tables("group"), section.named_tables("client"));
     if from.is_empty() || clients.len() + sources.len() > MAX_COMPARED_CLIENTS {

@@ -118,8 +118,7 @@ fn plan<'s>(
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
     let key = service.redrive_key.as_ref().filter(|_| wanted).map(SharedToken::get);
-    let forbids = |allowed: &Option<Vec<String>>| allowed.as_ref().is_some_and(|allowed| !allowed.contains(client));
-    let forbidding = service.sources.iter().find(|source| forbids(&source.allowed_clients));
+    let forbidding = service.sources.iter().find(|source| !source.allows(client));
     if let (Some(source), Some(_)) = (forbidding, &key) {
         let text = format!("the source {} does not allow the client {client:?}", source.topic);
         return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
