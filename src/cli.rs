@@ -237,5 +237,10 @@ mod tests {
         ] {
             assert!(help.contains(code), "{code}: {help}");
         }
+        let (_, rows) = help.split_once("Exit codes:\n").expect("a table");
+        for row in rows.trim_end().lines() {
+            let starts = |at: &str| row.strip_prefix(at).is_some_and(|rest| !rest.starts_with(' '));
+            assert!(row.len() <= 80 && (starts("  ") || starts("      ")), "{row:?}");
+        }
     }
 }

@@ -129,14 +129,16 @@ impl Configuration {
         services.into_iter().filter_map(with_handle).collect()
     }
 
-    /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
-    /// if there are no files. `by` names the cause in the log.
+    /// Reads the files and the environment again, leaves each engine its change, starts and stops engines, and waits
+    /// until the snapshots show the changes; `None` if there are no files. `by` names the cause in the log.
     ///
     /// # Errors
     /// The errors that `check --connect` would report, or the changed keys that only a restart can take over. Nothing
     /// changes then.
     pub fn reload(&self, by: &str) -> Option<Result<ReloadView, ConfigErrors>> {
-        self.paths.as_deref().map(|paths| self.reload_from(paths, by))
+        let reloaded = self.paths.as_deref().map(|paths| self.reload_from(paths, by));
+        self.services.all().iter().for_each(ServiceHandle::wait_until_shown);
+        reloaded
     }
 
     /// Returns what a [`reload`](Configuration::reload) would change. Nothing changes.

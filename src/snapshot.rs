@@ -61,6 +61,8 @@ pub struct ServiceSnapshot {
     pub sources: SourceFigures,
     pub engine: EngineTotals,
     pub group: GroupSnapshot,
+    /// The number of changes of the configuration, or of its open records, that the engine has taken over.
+    pub changes: u64,
     /// False once a fatal error stopped the service.
     pub up: bool,
     /// Set while the target or the dead-letter topic refuses writes.

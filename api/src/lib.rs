@@ -63,12 +63,15 @@ pub struct NextCycle {
     /// The records that the clients of this instance want, or that wait at it.
     pub wanted: u64,
     pub admits: u64,
+    /// The most that could be admitted however many were wanted; null without a limit, as in shadow mode.
+    pub admits_at_most: Option<u64>,
     pub cycle_seconds: f64,
     pub would_admit: u64,
+    pub would_admit_at_most: Option<u64>,
     pub would_last: f64,
 }
 
-/// The last changes of the configuration, the newest first; ten at most.
+/// The last changes of the configuration since the instance started, the newest first; ten at most.
 #[derive(Serialize, JsonSchema)]
 pub struct ChangesView {
     pub changes: Vec<PastChange>,

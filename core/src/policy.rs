@@ -1,7 +1,7 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -139,6 +139,12 @@ impl Policy {
             Rank::of_group_table(&format!("group.{name}"), by_id) < Rank::of(rule, client)
         });
         by_table.or_else(|| self.group_named(group))
+    }
+
+    /// The full name of a client whose record names its group: GROUP/CLIENT. A group that does not exist counts as one
+    /// client with its name.
+    pub fn full_name<'g>(&self, group: &'g str, client: &str) -> Cow<'g, str> {
+        if self.group_named(group).is_some() { Cow::Owned(format!("{group}/{client}")) } else { Cow::Borrowed(group) }
     }
 
     /// The index of the group with this name.

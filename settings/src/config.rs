@@ -9,6 +9,7 @@ mod change;
 mod clients;
 mod cross_checks;
 mod effective;
+mod groups;
 mod kafka;
 mod pace;
 mod registry;

@@ -146,7 +146,12 @@ fn routes() -> Vec<Route> {
     vec![
         read("/openapi.json", "Describes these paths.", openapi::any_object, get(description)),
         read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config)),
-        read("/changes", "Shows the last ten changes of the configuration.", schema::<ChangesView>, get(changes)),
+        read(
+            "/changes",
+            "Shows the last ten changes of the configuration since the instance started.",
+            schema::<ChangesView>,
+            get(changes),
+        ),
         Route {
             method: "post",
             query: &[(

@@ -10,6 +10,7 @@ impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
         let Some(change) = self.job.inbox.take() else { return Ok(()) };
+        self.reporter.changes = change.number;
         let is_news = change.policy.is_some() || change.capacity.is_some() || change.sources.is_some();
         if let Some(policy) = change.policy {
             self.policy.change(policy, change.capacity);

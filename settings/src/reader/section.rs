@@ -95,6 +95,12 @@ impl<'a> Section<'a> {
         self.reader.warnings.borrow_mut().push(warning);
     }
 
+    /// Notes that the section itself is doubtful.
+    pub fn warn_of_itself(&self, problem: impl Display, advice: impl Display) {
+        let warning = self.error(self.path.clone(), self.origin.clone(), problem, advice);
+        self.reader.warnings.borrow_mut().push(warning);
+    }
+
     pub(super) fn refuse_at(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) {
         // A value without a text to read has its error already. A rule that it breaks is no second one.
         if self.reader.unread.iter().all(|error| error.key != key) {
