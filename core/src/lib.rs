@@ -31,6 +31,8 @@ pub mod pace;
 pub mod policy;
 /// Reasons for rejections.
 pub mod reason;
+/// Rules that change while the program runs.
+pub mod rules;
 /// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
 pub mod scheduler;
 /// The names of delayed records.
