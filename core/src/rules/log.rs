@@ -23,8 +23,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::units::Time;
 use record::{ChangeId, MAX_N, RuleChange, RuleRecord, RuleVersion, UnreadableRule, VERSION};
-use replay::{RuleReplay, mixed};
 pub use replay::{InForce, RuleTotals};
+use replay::{RuleReplay, mixed};
 
 /// The offsets for which a grave stays in force, and a change can come in force after the offset that its author knew.
 pub const WINDOW: u64 = 16_384;
@@ -412,11 +412,8 @@ impl RulesLog {
     pub fn clean(&mut self, now: Time, is_first: bool, most: usize) {
         if self.is_live() {
             let due = self.replay.due(now, self.position, is_first, most);
-            let tombstone = |(name, id): (Arc<str>, _)| LogAction::Send {
-                key: record::key(&name, id),
-                value: None,
-                ticket: None,
-            };
+            let tombstone =
+                |(name, id): (Arc<str>, _)| LogAction::Send { key: record::key(&name, id), value: None, ticket: None };
             self.actions.extend(due.into_iter().map(tombstone));
         }
     }

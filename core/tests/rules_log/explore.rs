@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
+use watermaster_core::rules::log::record::{self, ChangeId, RuleChange};
 use watermaster_core::rules::log::{LogAction, Precondition, RulesLog, WriteRequest};
 use watermaster_core::units::Time;
 
@@ -185,7 +186,7 @@ impl Book {
 }
 
 /// A state of two writers, a network and a log.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 struct State {
     records: Vec<Number>,
     /// The offset up to which each writer has read, and the change that it waits for.
@@ -208,6 +209,19 @@ fn with(list: &[Number], number: Number) -> Vec<Number> {
 }
 
 impl State {
+    /// A short form: there are very many states.
+    fn packed(&self) -> Box<[Number]> {
+        let mut packed: Vec<Number> = [self.attempts, self.crashes, self.noise].map(Number::from).into();
+        for (position, pending) in self.writers {
+            packed.extend([position.into(), pending.unwrap_or(Number::MAX)]);
+        }
+        for list in [&self.records, &self.network, &self.tombstones, &self.acknowledged] {
+            packed.push(list.len() as Number);
+            packed.extend(list);
+        }
+        packed.into()
+    }
+
     /// Returns the states that can follow.
     fn following(&self, book: &mut Book, limits: &Limits) -> Vec<State> {
         let mut found = Vec::new();
@@ -287,14 +301,9 @@ fn explore(limits: Limits) -> [usize; 3] {
         tombstones: empty(),
         acknowledged: empty(),
     };
-    let (mut seen, mut open) = (HashSet::from([first.clone()]), vec![first]);
+    let (mut seen, mut open) = (HashSet::from([first.packed()]), vec![first]);
     while let Some(state) = open.pop() {
-        for next in state.following(&mut book, &limits) {
-            if !seen.contains(&next) {
-                seen.insert(next.clone());
-                open.push(next);
-            }
-        }
+        open.extend(state.following(&mut book, &limits).into_iter().filter(|next| seen.insert(next.packed())));
     }
     [seen.len(), book.prefixes.len(), book.compactions]
 }
@@ -305,11 +314,43 @@ fn limits(window: u64, attempts: u8, crashes: u8, noise: u8, length: usize) -> L
 
 #[test]
 fn no_run_within_small_bounds_breaks_a_promise() {
-    let small = [limits(1, 2, 1, 2, 7), limits(1, 3, 1, 1, 5), limits(2, 3, 1, 0, 6), limits(1, 4, 0, 0, 5)];
-    let large = [limits(1, 3, 1, 1, 6), limits(1, 4, 0, 0, 6)];
-    let is_long = std::env::var_os("WATERMASTER_TEST_LONG").is_some();
-    for limits in small.into_iter().chain(large.into_iter().filter(|_| is_long)) {
+    for limits in [limits(1, 2, 1, 2, 7), limits(1, 3, 1, 1, 6), limits(2, 3, 1, 0, 6), limits(1, 4, 0, 0, 6)] {
         let [states, logs, compactions] = explore(limits);
         println!("{limits:?}: {states} states, {logs} logs, {compactions} compacted logs");
     }
+}
+
+/// The mistake stands inside of a reader, so it is made here by one that is told that it misses nothing.
+#[test]
+fn a_new_reader_that_applies_tombstones_in_order_is_wrong() {
+    let mut book = Book::new(1);
+    let mut change = |id, n, deleted: bool, until| {
+        let (v, by, rule) = (record::VERSION, "".into(), (!deleted).then(|| "{}".into()));
+        let change = RuleChange { v, n, until, deleted, by, at: 0, rule };
+        book.number(record::key(NAMES[0], ChangeId(id)), Some(record::encode(&change).expect("a change")), None)
+    };
+    // The grave ends after offset 2. The third change has lost against it. The fourth one is a new life.
+    let [first, grave, lost, new] =
+        [change(0, 1, false, 1), change(1, 2, true, 2), change(2, 2, false, 2), change(3, 1, false, 5)];
+    let noise = [0, 1].map(|number| book.number(format!("noise/{number}"), Some(Vec::new()), None));
+    let mut tombstone = |id| book.number(record::key(NAMES[0], ChangeId(id)), None, None);
+    let tombstones = [0, 2, 1].map(&mut tombstone);
+    let records = [first, grave, lost, noise[0], new, tombstones[0], tombstones[1], noise[1], tombstones[2]];
+    let expected = known(&book.live(&records, 0));
+    assert_eq!(expected, Some((1, 3, false)));
+    book.check_compactions(&records, expected);
+    let compactions = book.legal_compactions(&records);
+    let is_wrong = |gone: &&u32| {
+        let mut log = book.live(&[], 0);
+        for (offset, number) in records.iter().enumerate() {
+            match *gone >> offset & 1 {
+                0 => hand_over(&mut log, offset, book.record(*number)),
+                _ => log.handle_record(Time::ZERO, offset as u64, b"", None),
+            }
+        }
+        !log.is_live() || known(&log) != expected
+    };
+    let wrong = compactions.iter().filter(is_wrong).count();
+    println!("wrong after {wrong} of {} compactions", compactions.len());
+    assert!(wrong > 0);
 }

@@ -6,6 +6,7 @@
 //! has to be based on the one before it, and answers have to be true. `planted.rs` proves that the checks can fail.
 //! `WATERMASTER_RULES_SEED=n` runs one seed and prints its log, `WATERMASTER_RULES_SEEDS=n` runs n seeds.
 
+mod examples;
 mod explore;
 mod planted;
 #[path = "../support/mod.rs"]
