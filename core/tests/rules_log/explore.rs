@@ -15,6 +15,9 @@ const LATER: Time = Time::from_nanos(3_600 * 1_000_000_000);
 /// The number of a record in the [`Book`].
 type Number = u16;
 
+/// An attempt at a change: the records that its author has read, its number, and whether it deletes.
+type Attempt = (Box<[Number]>, u8, bool);
+
 /// The bounds of an exploration.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
@@ -43,9 +46,9 @@ struct Prefix {
 struct Book {
     window: u64,
     records: Vec<Record>,
-    numbers: HashMap<(String, Option<Vec<u8>>, Option<u64>), Number>,
+    numbers: HashMap<Record, Number>,
     prefixes: HashMap<Box<[Number]>, Rc<Prefix>>,
-    writes: HashMap<(Box<[Number]>, u8, bool), Option<Number>>,
+    writes: HashMap<Attempt, Option<Number>>,
     compactions: usize,
 }
 
@@ -85,9 +88,9 @@ impl Book {
 
     fn number(&mut self, key: String, value: Option<Vec<u8>>, base: Option<u64>) -> Number {
         let next = Number::try_from(self.records.len()).expect("there are few records");
-        let records = &mut self.records;
-        *self.numbers.entry((key, value, base)).or_insert_with_key(|(key, value, base)| {
-            records.push(Record::new(key.clone(), value.clone(), *base));
+        let record = Record::new(key, value, base);
+        *self.numbers.entry(record).or_insert_with_key(|record| {
+            self.records.push(record.clone());
             next
         })
     }

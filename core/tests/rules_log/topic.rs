@@ -17,14 +17,14 @@ pub fn index(name: &str) -> usize {
     NAMES.iter().position(|known| *known == name).expect("only these names are used")
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Content {
     Change { name: &'static str, id: u64, n: u64, deleted: bool, until: u64 },
     Tombstone { name: &'static str, id: u64 },
     Noise,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Record {
     pub key: String,
     pub value: Option<Vec<u8>>,
