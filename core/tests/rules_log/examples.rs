@@ -464,6 +464,44 @@ fn a_tombstone_of_a_change_in_force_makes_the_reader_begin_again() {
     assert_eq!((desk.actions(), desk.version("a")), (vec![LogAction::AskEnd, LogAction::Known], None));
 }
 
+/// A producer that is not idempotent may double records. Reading must not become an endless loop by that.
+#[test]
+fn a_second_copy_of_the_change_in_force_is_not_cleaned() {
+    let mut desk = Desk::new();
+    let record = record("a", 1, &change(1, 99, Some("1")));
+    assert_eq!(desk.append(record.clone()), [LogAction::Changed("a".into())]);
+    assert_eq!(desk.append(record), []);
+    desk.now = desk.now + MINUTE;
+    assert_eq!(desk.cleaned(true, 9), Vec::<String>::new());
+}
+
+#[test]
+fn a_record_that_was_read_before_has_no_effect() {
+    let mut desk = Desk::new();
+    let old = record("a", 1, &change(1, 99, Some("1")));
+    desk.append(old.clone());
+    let version = desk.put("a", Some(RULE));
+    desk.log.handle_record(desk.now, 0, old.0.as_bytes(), None);
+    assert_eq!((desk.actions(), desk.version("a"), desk.log.known()), (vec![], Some(version), Some(2)));
+}
+
+/// Compaction has removed a record because of a later one that a new reader may not reach before it decides.
+#[test]
+fn a_new_reader_that_meets_a_gap_behind_the_end_that_it_saw_first_begins_again() {
+    let mut desk = Desk::new();
+    desk.log.handle_position(desk.now, 1);
+    desk.log.handle_begin(desk.now, 3);
+    desk.actions();
+    let noise = |desk: &mut Desk, offset| {
+        desk.log.handle_record(desk.now, offset, b"noise", None);
+        desk.actions().into_iter().filter(|action| !matches!(action, LogAction::Unreadable { .. })).collect::<Vec<_>>()
+    };
+    assert_eq!(noise(&mut desk, 1), []);
+    assert_eq!(noise(&mut desk, 3), [LogAction::AskEnd]);
+    desk.log.handle_end(desk.now, 6);
+    assert_eq!(noise(&mut desk, 5), [LogAction::Begin(BeginCause::Gap)]);
+}
+
 #[test]
 fn a_reader_that_is_slow_begins_again() {
     let mut desk = Desk::new();
@@ -488,9 +526,9 @@ fn rules_stay_in_force_when_the_log_loses_records() {
     desk.log.handle_end(desk.now, 1);
     assert_eq!(desk.actions(), []);
     desk.log.handle_end(desk.now, 0);
-    desk.log.handle_loss();
     assert_eq!(desk.actions(), [LogAction::Lost]);
-    assert!(desk.log.is_lost());
+    desk.log.handle_loss();
+    assert_eq!((desk.actions(), desk.log.is_lost()), (Vec::new(), true));
     assert_eq!((desk.version("a"), desk.log.known()), (Some(version), Some(1)));
     assert_eq!(desk.write(request("a", Precondition::Any, None)), Err(WriteRefusal::Lost));
     desk.log.accept_loss();

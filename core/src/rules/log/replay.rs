@@ -160,7 +160,6 @@ impl RuleReplay {
         let cleaning = Cleaning { offset, own, since: now, sent: None };
         let wins = offset <= change.until && change.n > decides.map_or(0, |decides| decides.n);
         if wins {
-            named.refuse.remove(&id);
             let version = RuleVersion { n: change.n, id };
             let superseded = self.put(name, Some(InForce { version, change, cleaning }));
             if let Some(InForce { version, cleaning, .. }) = superseded {
