@@ -9,6 +9,8 @@
 //! [next change](Rules::next_change).
 
 mod in_force;
+/// The log of the changes of rules, from which all instances know the same versions.
+pub mod log;
 mod precedence;
 mod rule;
 
