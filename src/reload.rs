@@ -270,7 +270,14 @@ impl Configuration {
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.
                 let open_room = service.max_open.is_none().then_some(None);
-                handle.inbox.leave(Change { policy, capacity, open_room, sources, facts: facts.clone() });
+                handle.inbox.leave(Change {
+                    policy,
+                    capacity,
+                    open_room,
+                    sources,
+                    facts: facts.clone(),
+                    ..Change::default()
+                });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");

@@ -1,11 +1,15 @@
 //! The JSON of the answers of `/v1`. An instance writes these types, and programs that ask it read them. The names and
 //! the order of fields are fixed, because scripts rely on them. Renamed types keep the names of their schemas.
 
+mod explain;
+
 use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use explain::{ExplainView, FieldView, RuleRef};
 
 /// A word from a list that an instance knows; for another program, one that it may not know.
 pub type Word = Cow<'static, str>;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use watermaster_core::policy::{GroupPolicy, Mode, Overflow, Policy};
+use watermaster_core::policy::{GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::units::Weight;
 
 use crate::model::{ClientFrom, Service, Settings, Source, SourcePattern, sole_client};
@@ -133,12 +133,9 @@ impl Service {
         let line = |group: &GroupPolicy| {
             let share = (self.policy.capacity as f64 * weight(group.weight) / upper).floor();
             let text = format!("group {}: a default share of at least {share} records per {cycle}", group.name);
-            match &group.limit {
-                Some(limit) => {
-                    format!("{text}, a limit of {} per {}", limit.rate, humantime::format_duration(limit.per))
-                }
-                None => text,
-            }
+            let limit =
+                |limit: &Limit| format!(", a limit of {} per {}", limit.rate, humantime::format_duration(limit.per));
+            group.limits.iter().map(limit).fold(text, |text, limit| text + &limit)
         };
         self.policy.groups.iter().map(line).collect()
     }

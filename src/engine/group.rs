@@ -72,7 +72,8 @@ impl GroupMember {
         }
         let Some(log) = open::wait_for(job, clock)? else { return Ok(None) };
         let seat = job.kafka.instance_id.as_str().into();
-        let member = Member::new(params(job, configured, policy), Shares::new(policy), seat, new_life(), clock.clocks());
+        let member =
+            Member::new(params(job, configured, policy), Shares::new(policy), seat, new_life(), clock.clocks());
         let pace = job.service.pace.as_ref();
         Ok(Some(GroupMember {
             log: Some(log),

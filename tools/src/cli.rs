@@ -58,7 +58,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// The option that names the configuration.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
     /// The configuration (TOML), or a folder with *.toml; if repeated, later files add services and override keys
     #[arg(long = "config", value_name = "FILE", required = true)]
