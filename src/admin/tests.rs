@@ -109,8 +109,12 @@ impl Server {
 /// Returns the configuration of the demo with a token of each role.
 fn config_with_tokens() -> Config {
     let mut config = crate::tests::config(Mode::Shape, true);
-    let token =
-        |name: &str, role, text: &str| AdminToken { name: name.to_owned(), role, token: Token::new(text).unwrap() };
+    let token = |name: &str, role, text: &str| AdminToken {
+        name: name.to_owned(),
+        role,
+        services: Vec::new(),
+        token: Token::new(text).unwrap(),
+    };
     config.settings.admin.tokens = vec![token("token", Role::Operate, TOKEN), token("board", Role::Read, READ_TOKEN)];
     config
 }
@@ -346,7 +350,7 @@ fn a_client_that_sends_no_request_or_half_of_one_is_cut_off() {
 #[test]
 fn a_client_that_does_not_read_its_answer_is_cut_off() {
     let named = |id: usize| ClientSnapshot { name: format!("client-{id}").into(), ..Default::default() };
-    let large = ServiceSnapshot { clients: (0..18_000).map(named).collect(), ..snapshot() };
+    let large = ServiceSnapshot { clients: (0..18_500).map(named).collect(), ..snapshot() };
     let (server, patient) = (impatient(SHORT, SHORT), Server::start(Ipv4Addr::LOCALHOST));
     server.show(large.clone());
     patient.show(large);
