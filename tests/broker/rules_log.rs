@@ -121,7 +121,7 @@ fn of_two_changes_of_one_version_exactly_one_comes_in_force() {
         let began = Instant::now();
         let precondition = Precondition::Version(stated);
         let tickets = [&mut one, &mut other].map(|instance| instance.ask("summer", precondition, Some(&rule(race))));
-        // Who sends first takes turns.
+        // Each instance sends first in half of the races.
         if race % 2 == 0 {
             one.look();
         } else {
@@ -153,6 +153,7 @@ fn of_two_changes_of_one_version_exactly_one_comes_in_force() {
 mod long {
     use super::*;
     use crate::rig::DRAIN_TIMEOUT;
+    use crate::support::reader::read_all;
     use crate::support::wait::wait_until;
 
     fn compacted(name: &str) -> Topic {
@@ -166,16 +167,7 @@ mod long {
 
     /// The records of the topic that are left below an offset.
     fn records_below(broker: &Broker, topic: &str, end: u64) -> usize {
-        use rdkafka::consumer::{BaseConsumer, Consumer as _};
-        use rdkafka::{Message as _, Offset, TopicPartitionList};
-        let mut config = broker.client();
-        let consumer: BaseConsumer =
-            config.set("group.id", topic).set("enable.partition.eof", "true").create().expect("a consumer");
-        let mut partition = TopicPartitionList::new();
-        partition.add_partition_offset(topic, 0, Offset::Beginning).expect("an offset");
-        consumer.assign(&partition).expect("an assignment");
-        let records = std::iter::from_fn(|| consumer.poll(TIMEOUT)?.ok());
-        records.take_while(|record| (record.offset() as u64) < end).count()
+        read_all(broker, topic).iter().filter(|record| (record.offset as u64) < end).count()
     }
 
     /// Instances change, delete and clean rules until compaction has removed most records. A third instance, which reads
