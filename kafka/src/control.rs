@@ -24,7 +24,7 @@ pub use log::SeatLog;
 pub use log::SeatLogError;
 #[cfg(feature = "failpoints")]
 pub use planted::PlantedSeatLog as SeatLog;
-pub(crate) use reader::{LogReader, LogRecord, Next, PARTITION};
+pub(crate) use reader::{LogReader, LogRecord, Next};
 pub(crate) use topic::{COMPACTION_LAG, MAX_MESSAGE_BYTES, MORE_SETTINGS, REQUIRED_SETTINGS};
 pub use topic::{ControlTopicError, EnsuredTopic, ensure_rules_topic, ensure_topic};
 

@@ -4,8 +4,8 @@
 //! producer is made at the first change, and dropped after an idle minute. It is idempotent, because a record that came
 //! twice could make instances disagree. No attempt is ever sent by two producers.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use std::{collections::HashMap, thread};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 use watermaster_core::delivery::{Failure, SendError};
@@ -14,7 +14,7 @@ use watermaster_core::units::Time;
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError};
-use crate::control::{LogReader, LogRecord, Next, PARTITION, SeatLogError, named};
+use crate::control::{LogReader, LogRecord, Next, SeatLogError, named};
 use crate::ffi::{ProducedRecord, TopicHandle};
 use crate::login::Login;
 use crate::producer::Transactions;
@@ -40,7 +40,7 @@ const FORCED: &[(&str, &str)] = &[
 ];
 
 /// A producer, and the changes that it took. The topic is dropped before its client.
-struct Writer {
+struct ChangeWriter {
     topic: TopicHandle,
     producer: Transactions,
     login: Login,
@@ -60,7 +60,7 @@ pub struct RulesTopic {
     is_end_asked: bool,
     /// The time of the last answer about the end.
     heard: Instant,
-    writer: Option<Writer>,
+    writer: Option<ChangeWriter>,
     /// The number of the last record that was sent.
     sent: usize,
 }
@@ -98,7 +98,7 @@ impl RulesTopic {
         if let Some(reader) = &self.reader {
             reader.renew_login();
         }
-        if let Some(Writer { producer, login, .. }) = &self.writer {
+        if let Some(ChangeWriter { producer, login, .. }) = &self.writer {
             producer.renew(login);
         }
     }
@@ -155,6 +155,7 @@ impl RulesTopic {
         if self.log.is_lost() {
             // It is read again from its beginning, once the loss is accepted.
             self.reader = None;
+            thread::sleep(wait);
             return Ok(false);
         }
         let Some(reader) = &mut self.reader else {
@@ -200,7 +201,7 @@ impl RulesTopic {
             ProducedRecord { key: Some(key.as_bytes()), value, timestamp_ms: 0, headers: None, tag: self.sent };
         let writer = match self.writer.take() {
             Some(writer) => Ok(writer),
-            None => Writer::new(&self.kafka, &self.topic, self.timeout),
+            None => ChangeWriter::new(&self.kafka, &self.topic, self.timeout),
         };
         let error = match writer {
             Ok(mut writer) => {
@@ -247,14 +248,16 @@ impl RulesTopic {
     }
 }
 
-impl Writer {
-    fn new(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<Writer, KafkaError> {
+impl ChangeWriter {
+    fn new(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ChangeWriter, KafkaError> {
         let mut config = named(client::config(kafka, &[], FORCED));
-        LEFT_OUT.iter().for_each(|property| drop(config.remove(property)));
+        for property in LEFT_OUT {
+            config.remove(property);
+        }
         let login = Login::new(kafka);
         let producer = Transactions::new(&config, timeout)?;
         let topic = producer.topic(topic)?;
-        Ok(Writer { topic, producer, login, used: Instant::now(), tickets: HashMap::new() })
+        Ok(ChangeWriter { topic, producer, login, used: Instant::now(), tickets: HashMap::new() })
     }
 
     fn send(&mut self, topic: &str, record: ProducedRecord<'_>, ticket: Option<WriteTicket>) -> Result<(), SendError> {

@@ -47,6 +47,7 @@ mod restart;
 mod rig;
 mod routes;
 mod rules;
+mod rules_log;
 mod schemas;
 mod seat_log;
 mod simulate;

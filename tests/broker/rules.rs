@@ -32,10 +32,10 @@ impl World {
         let rig = Rig::new(broker, prefix, 1, 2, TargetTime::Create);
         let topic = format!("{}.rules", rig.name);
         // Small segments, so that compaction does its work in a test.
-        let rules = broker.create(&[Topic::new(&topic, 1)
-            .with("cleanup.policy", "compact")
-            .with("segment.ms", "1000")
-            .with("min.cleanable.dirty.ratio", "0.01")]);
+        let mut compacted = Topic::new(&topic, 1);
+        let settings = [("cleanup.policy", "compact"), ("segment.ms", "1000"), ("min.cleanable.dirty.ratio", "0.01")];
+        settings.into_iter().for_each(|(name, value)| compacted.set(name, value));
+        let rules = broker.create(&[compacted]);
         let tokens = tempfile::tempdir().expect("a temporary folder");
         let admin = TOKENS.iter().zip(["read", "write", "operate"]).map(|(token, role)| {
             let file = tokens.path().join(role);

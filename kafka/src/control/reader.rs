@@ -13,7 +13,7 @@ use crate::client::{self, KafkaError, LoggingContext};
 use crate::{ffi, login::Login};
 
 /// The only partition of the topic.
-pub(crate) const PARTITION: i32 = 0;
+pub(super) const PARTITION: i32 = 0;
 
 const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
     // A broker answers as soon as there is a record; without one, two questions a second are enough.

@@ -26,6 +26,8 @@ pub(crate) const REQUIRED_SETTINGS: &[(&str, &str)] = &[
 /// Further settings of a topic that is made here.
 pub(crate) const MORE_SETTINGS: &[(&str, &str)] = &[
     ("min.compaction.lag.ms", COMPACTION_LAG),
+    // A reader of rules that takes an hour still meets each tombstone.
+    ("delete.retention.ms", "86400000"),
     // Only closed segments are compacted.
     ("segment.ms", "600000"),
     ("max.message.bytes", MAX_MESSAGE_BYTES),
