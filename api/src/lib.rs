@@ -221,6 +221,9 @@ pub struct MemberView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientView {
     pub name: String,
+    /// The group that the client is in; missing if it is in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     pub wants: u64,
     pub default_share: f64,
     pub granted: u64,
