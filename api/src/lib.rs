@@ -109,7 +109,7 @@ pub struct ServiceView {
 }
 
 /// A group of clients, which have one share together.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ClientGroupView {
     /// The group's name; empty for the clients that are not configured.
     pub name: String,
