@@ -170,8 +170,8 @@ mod long {
         read_all(broker, topic).iter().filter(|record| (record.offset as u64) < end).count()
     }
 
-    /// Instances change, delete and clean rules until compaction has removed most records. A third instance, which reads
-    /// only what is left, has the same sum.
+    /// Instances change, delete and clean rules until compaction has removed most records. A third instance, which
+    /// reads only what is left, has the same sum.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test"]
     fn compaction_changes_nothing_that_was_decided() {
@@ -222,8 +222,8 @@ mod long {
         println!("{:?}", versions(&third));
     }
 
-    /// The topic is deleted by mistake, and made anew. The rules stay in force, and nothing is written until an operator
-    /// accepts the loss.
+    /// The topic is deleted by mistake, and made anew. The rules stay in force, and nothing is written until an
+    /// operator accepts the loss.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test"]
     fn rules_stay_in_force_when_the_topic_loses_its_records() {
