@@ -27,7 +27,7 @@ struct Instance {
 impl Instance {
     /// An instance that knows the rules.
     fn new(broker: &Broker, topic: &str, number: u64) -> Instance {
-        let topic = RulesTopic::new(&kafka(broker, number), topic, topic, number, TIMEOUT);
+        let topic = RulesTopic::new(&kafka(broker, number), topic, topic, number, Duration::from_secs(2));
         let mut instance = Instance { topic, began: Instant::now(), outcomes: HashMap::new() };
         instance.wait("the rules", |instance| instance.topic.log().is_live().then_some(()));
         instance
@@ -220,6 +220,34 @@ mod long {
         };
         assert_eq!(versions(&one), versions(&third));
         println!("{:?}", versions(&third));
+    }
+
+    /// The brokers stand still. The outcome of a change is unknown after five seconds, and the rules stay in force. The
+    /// producer that gave the record up is not used again.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn a_change_without_an_answer_has_an_unknown_outcome() {
+        let mut broker = OwnBroker::start();
+        let topic = compacted("rules");
+        let _topics = broker.create(std::slice::from_ref(&topic));
+        let mut one = Instance::new(&broker, &topic.name, 1);
+        let first = one.put("summer", Some(&rule(1)));
+        broker.freeze();
+        let began = Instant::now();
+        let ticket = one.ask("summer", Precondition::Version(first), Some(&rule(2)));
+        assert_eq!(one.outcome(ticket), WriteOutcome::Unknown);
+        println!("the outcome is unknown after {:?}", began.elapsed());
+        assert_eq!(one.version("summer"), Some(first));
+        one.wait("the producer to give up", |one| (one.topic.age() > Duration::from_secs(15)).then_some(()));
+        broker.thaw();
+        // The change may have arrived.
+        let second = one.put("summer", Some(&rule(3)));
+        assert!((2..=3).contains(&second.n), "{second}");
+        let mut other = Instance::new(&broker, &topic.name, 2);
+        one.read_to(other.topic.log().known());
+        other.read_to(one.topic.log().known());
+        assert_agree(&one, &other);
+        println!("version {second} is in force");
     }
 
     /// The topic is deleted by mistake, and made anew. The rules stay in force, and nothing is written until an
