@@ -135,8 +135,14 @@ pub fn check_patiently(
     report.brokers = facts.brokers;
     report.findings.extend(brokers::compare(settings, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();
-    let grouped = || settings.services.iter().filter(|service| is_grouped(service));
-    all.extend(grouped().map(|service| service.control_topic.as_str()));
+    // The topics of rules have the settings of control topics.
+    let compacted = || {
+        let of_group = settings.services.iter().filter(|service| is_grouped(service));
+        let control = of_group.map(|service| (service, service.control_topic.as_str()));
+        let rules = settings.services.iter().filter_map(|service| Some((service, service.rules_topic.as_deref()?)));
+        control.chain(rules)
+    };
+    all.extend(compacted().map(|(_, topic)| topic));
     all.sort_unstable();
     all.dedup();
     let mut described = client.topic_configs(&all, timeout).unwrap_or_else(|error| {
@@ -163,8 +169,7 @@ pub fn check_patiently(
         let start = history::check(settings, service, &partitions, timeout);
         report.findings.extend(start.map(|problem| problem.of_service(&service.name)));
     }
-    for service in grouped() {
-        let topic = &service.control_topic;
+    for (service, topic) in compacted() {
         let found = match client.topic_facts(topic, timeout) {
             Ok(mut facts) => {
                 let config = described.remove(topic);

@@ -176,6 +176,7 @@ impl Settings {
             }
             let former = service.former_control_topic(&self.kafka.group_id);
             topics.extend([service.control_topic.clone(), service.ledger(), former]);
+            topics.extend(service.rules_topic.clone());
             topics
         };
         let named: BTreeSet<String> = self.services.iter().flat_map(named).collect();

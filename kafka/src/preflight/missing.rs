@@ -47,7 +47,7 @@ fn of_service(service: &Service, name: &str, report: &Report) -> MissingTopic {
     let bytes = facts.iter().filter_map(|facts| facts.max_message_bytes).max().unwrap_or(MAX_BYTES);
     // One replica may be away without an effect.
     let mut settings = BTreeMap::from([("min.insync.replicas", (replicas.max(2) - 1).to_string())]);
-    let partitions = if name == service.control_topic {
+    let partitions = if name == service.control_topic || Some(name) == service.rules_topic.as_deref() {
         let own = REQUIRED_SETTINGS.iter().chain(MORE_SETTINGS);
         settings.extend(own.map(|(setting, value)| (*setting, (*value).to_owned())));
         1
