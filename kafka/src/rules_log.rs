@@ -1,8 +1,8 @@
 //! The log of the changes of rules (`watermaster_core::rules::log`) on one partition of a compacted topic.
 //!
-//! A thread that owns a [`RulesTopic`] calls `poll` again and again. It reads the topic, and sends what the log says. The
-//! producer is made at the first change, and dropped after an idle minute. It is idempotent, because a record that came
-//! twice could make instances disagree. No attempt is ever sent by two producers.
+//! A thread that owns a [`RulesTopic`] calls `poll` again and again, which reads the topic and sends what the log says.
+//! The producer is made at the first change, and dropped after an idle minute. It is idempotent, because a record that
+//! came twice could make instances disagree. No attempt is ever sent by two producers.
 
 use std::time::{Duration, Instant};
 use std::{collections::HashMap, thread};
@@ -66,8 +66,8 @@ pub struct RulesTopic {
 }
 
 impl RulesTopic {
-    /// A log that knows nothing yet. No broker is contacted. `seed` is a random number. Nothing joins `group`, which has
-    /// to be one that this program may describe. Each question waits up to `timeout`.
+    /// A log that knows nothing yet. No broker is contacted. `seed` is a random number. Nothing joins `group`, which
+    /// has to be one that this program may describe. Each question waits up to `timeout`.
     pub fn new(kafka: &settings::Kafka, group: &str, topic: &str, seed: u64, timeout: Duration) -> RulesTopic {
         RulesTopic {
             kafka: kafka.clone(),

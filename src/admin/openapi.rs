@@ -57,7 +57,9 @@ pub(super) fn describe(routes: &[Route]) -> Value {
     }
     let mut schemas = generator.take_definitions(true);
     let text = json!({ "type": "string", "description": "The reason, for people." });
-    let refusal = json!({ "type": "object", "required": ["error"], "properties": { "error": text } });
+    let field = json!({ "type": "string", "description": "The key that is wrong." });
+    let properties = json!({ "error": text.clone(), "message": text, "field": field });
+    let refusal = json!({ "type": "object", "required": ["error"], "properties": properties });
     schemas.insert("Refusal".to_owned(), refusal);
     json!({
         "openapi": "3.1.0",

@@ -308,9 +308,10 @@ pub(super) async fn change(
     };
     let response = answered(&handle, &name, outcome, existed);
     let (result, by) = (response.status().as_u16(), &caller.name);
-    info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
-    if !response.status().is_success() {
-        warn!(service = service_name, rule = name, verb, result, by, "a change of a rule was refused");
+    if response.status().is_success() {
+        info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
+    } else {
+        warn!(service = service_name, rule = name, verb, result, by, "a change of a rule is refused");
     }
     response
 }
@@ -392,7 +393,7 @@ pub(super) async fn accept_loss(
     match find(&served.state, &name) {
         Ok(handle) => {
             handle.rules.order(RulesOrder::AcceptLoss);
-            StatusCode::NO_CONTENT.into_response()
+            Json(json!({ "accepted": true })).into_response()
         }
         Err(unknown) => *unknown,
     }

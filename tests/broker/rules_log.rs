@@ -27,7 +27,7 @@ struct Instance {
 impl Instance {
     /// An instance that knows the rules.
     fn new(broker: &Broker, topic: &str, number: u64) -> Instance {
-        let topic = RulesTopic::new(&kafka(broker, number), topic, topic, number, TIMEOUT);
+        let topic = RulesTopic::new(&kafka(broker, number), topic, topic, number, Duration::from_secs(2));
         let mut instance = Instance { topic, began: Instant::now(), outcomes: HashMap::new() };
         instance.wait("the rules", |instance| instance.topic.log().is_live().then_some(()));
         instance
@@ -170,8 +170,8 @@ mod long {
         read_all(broker, topic).iter().filter(|record| (record.offset as u64) < end).count()
     }
 
-    /// Instances change, delete and clean rules until compaction has removed most records. A third instance, which reads
-    /// only what is left, has the same sum.
+    /// Instances change, delete and clean rules until compaction has removed most records. A third instance, which
+    /// reads only what is left, has the same sum.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test"]
     fn compaction_changes_nothing_that_was_decided() {
@@ -222,8 +222,36 @@ mod long {
         println!("{:?}", versions(&third));
     }
 
-    /// The topic is deleted by mistake, and made anew. The rules stay in force, and nothing is written until an operator
-    /// accepts the loss.
+    /// The brokers stand still. The outcome of a change is unknown after five seconds, and the rules stay in force. The
+    /// producer that gave the record up is not used again.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn a_change_without_an_answer_has_an_unknown_outcome() {
+        let mut broker = OwnBroker::start();
+        let topic = compacted("rules");
+        let _topics = broker.create(std::slice::from_ref(&topic));
+        let mut one = Instance::new(&broker, &topic.name, 1);
+        let first = one.put("summer", Some(&rule(1)));
+        broker.freeze();
+        let began = Instant::now();
+        let ticket = one.ask("summer", Precondition::Version(first), Some(&rule(2)));
+        assert_eq!(one.outcome(ticket), WriteOutcome::Unknown);
+        println!("the outcome is unknown after {:?}", began.elapsed());
+        assert_eq!(one.version("summer"), Some(first));
+        one.wait("the producer to give up", |one| (one.topic.age() > Duration::from_secs(15)).then_some(()));
+        broker.thaw();
+        // The change may have arrived.
+        let second = one.put("summer", Some(&rule(3)));
+        assert!((2..=3).contains(&second.n), "{second}");
+        let mut other = Instance::new(&broker, &topic.name, 2);
+        one.read_to(other.topic.log().known());
+        other.read_to(one.topic.log().known());
+        assert_agree(&one, &other);
+        println!("version {second} is in force");
+    }
+
+    /// The topic is deleted by mistake, and made anew. The rules stay in force, and nothing is written until an
+    /// operator accepts the loss.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test"]
     fn rules_stay_in_force_when_the_topic_loses_its_records() {

@@ -12,8 +12,8 @@
 //! 2. calls `poll_action` after each call until it returns `None`, and does what it says;
 //! 3. calls `handle_timeout` at `poll_timeout`, and `clean` once a second.
 //!
-//! No record may come twice from one `Send`: the producer has to be idempotent. Sums that differ at equal positions tell
-//! that the log broke this premise.
+//! No record may come twice from one `Send`: the producer has to be idempotent. Sums that differ at equal positions
+//! tell that this premise was broken.
 
 pub mod record;
 mod replay;
@@ -110,7 +110,10 @@ pub enum WriteRefusal {
     #[error("{MAX_CHANGES} changes of this instance are on their way, the most that are allowed")]
     Busy,
     /// There is no room for the rule.
-    #[error("at most {MAX_RULES} rules with {MAX_RULES_BYTES} bytes are allowed; there are {} with {}", .0.rules, .0.bytes)]
+    #[error(
+        "at most {MAX_RULES} rules with {MAX_RULES_BYTES} bytes are allowed; there are {} with {}",
+        .0.rules, .0.bytes
+    )]
     TooMany(RuleTotals),
     /// The name, the rule or the version can't be written.
     #[error(transparent)]
@@ -270,7 +273,7 @@ impl RulesLog {
         self.decides(name).filter(|decides| !decides.change.deleted)
     }
 
-    /// Returns the change that decides under a name: the rule's, or the one that deleted it, as long as that is in force.
+    /// Returns the change that decides under a name: the rule's, or the one that deleted it, until that has ended.
     pub fn decides(&self, name: &str) -> Option<&InForce> {
         self.replay.at(name, self.known()?)
     }

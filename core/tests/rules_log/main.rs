@@ -2,9 +2,9 @@
 //! chooses. Records are delayed without bound, reordered and lost; processes are killed, stand still, and read again; a
 //! run of compaction may stop anywhere, and tombstones go as early as Kafka allows.
 //!
-//! An observer sees each record. Every reader has to know what it knows at the same offset, a change that comes in force
-//! has to be based on the one before it, and answers have to be true. `planted.rs` proves that the checks can fail.
-//! `WATERMASTER_RULES_SEED=n` runs one seed and prints its log, `WATERMASTER_RULES_SEEDS=n` runs n seeds.
+//! An observer sees each record. Every reader has to know what it knows at the same offset, a change that comes in
+//! force has to be based on the one before it, and answers have to be true. `planted.rs` proves that the checks can
+//! fail. `WATERMASTER_RULES_SEED=n` runs one seed and prints its log, `WATERMASTER_RULES_SEEDS=n` runs n seeds.
 
 mod examples;
 mod explore;

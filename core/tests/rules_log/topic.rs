@@ -83,8 +83,8 @@ struct Last {
 pub struct Observer {
     window: u64,
     last: BTreeMap<&'static str, Last>,
-    /// The changes without a tombstone that are not in force, by name and id: the offset, and whether it is a grave that
-    /// had ended.
+    /// The changes without a tombstone that are not in force, by name and id: the offset, and whether it is a grave
+    /// that had ended.
     refuse: BTreeMap<(&'static str, u64), (u64, bool)>,
 }
 

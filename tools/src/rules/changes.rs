@@ -360,7 +360,7 @@ fn told(answer: &Value, dry_run: bool) -> String {
         format!("\n{}: wants {}, granted {before} -> {after}{}", effect.name, effect.wants, fields.collect::<String>())
     };
     let rows: String = clients.iter().map(client).collect();
-    format!("a dry run, by the clients of this instance: {changed} change{rows}")
+    format!("a dry run, by the clients of this instance: {changed} clients change{rows}")
 }
 
 /// The rules of a file, by name, as requests write them.

@@ -1,4 +1,5 @@
-//! The effect of the log's records: the change that is in force under each name, and the changes that are to be cleaned.
+//! The effect of the log's records: the change that is in force under each name, and the changes that are to be
+//! cleaned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{sync::Arc, time::Duration};
