@@ -133,7 +133,7 @@ metrics! {
         "The part of the capacity that the client's admissions in the last full cycle took; at most 1."
         Client |c, out| out.put(c.levels.used_ratio(c.capacity));
     "watermaster_client_limit_units" Gauge Records ["service" "client"]
-        "The most records that the client's own limit allows in one cycle (burst + rate); +Inf without a limit."
+        "The most records that the client's own limit allows in a cycle (burst + rate); +Inf without one, 0 while held."
         Client |c, out| out.put(c.levels.limit.map_or("+Inf".to_owned(), |limit| limit.most.to_string()));
     "watermaster_window_admitted_units" Gauge Records ["service"]
         "Records admitted in the last window of one cycle; never above capacity_units while enforced."

@@ -19,21 +19,17 @@ This page is generated from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 
 `GET /metrics` returns these metrics in Prometheus' text format. Each metric exists from the start, at 0, with every
 known value of its labels. Counters never decrease while the process lives. `units` are records per cycle.
 
-Beyond 8 192 clients of a service, the figures of different clients, here and at `/v1/services`, may be of different
-moments. The first 1 024 clients, configured clients before all others, are always current. The others take turns: 7 168
-of them are updated with each round and each half second, so that of 100 000 clients none is more than 14 rounds old.
-Sums over all clients and `_other` never decrease and never exceed the number of decided records.
+Beyond 8 192 clients of a service, the first 1 024 clients, configured clients before all others, are always current, here
+and at `/v1/services`. The others take turns: of 100 000 clients none is more than 14 rounds old. Sums over all
+clients and `_other` never decrease.
 
-A wait below one commit interval is no delay in the histograms with the label `client`: such a record goes with the same
-round as those that were admitted at once. `watermaster_delayed_total` counts every record that entered a backlog, however
-short its wait was. For the client `_other`, `watermaster_client_oldest_seconds` is the largest age of its clients.
+A wait below one commit interval is no delay in the histograms with the label `client`. `watermaster_delayed_total` counts
+every record that entered a backlog. For the client `_other`, `watermaster_client_oldest_seconds` is the largest age.
 
-No engine asks for `watermaster_source_partitions` and `watermaster_target_lag_records`: another thread asks the brokers
-every 10 s. If the brokers do not answer, the number of partitions stays as it is, the lag vanishes, and a line of the log
-says why. The lag exists only with `consumer_group`, and only while that group has a committed offset. The metrics of
-the search for the capacity exist only with `[service.pace]` ([pace.md](pace.md)).
-The same thread looks at dead letters: `watermaster_dead_letter_*` are missing while unknown
-([dead-letters.md](dead-letters.md#metrics)).
+Brokers are asked for `watermaster_source_partitions` and `watermaster_target_lag_records` every 10 s. Without an answer,
+the number of partitions stays as it is, the lag vanishes, and the log says why. The lag exists only with `consumer_group`,
+while that group has a committed offset, the metrics of the search for the capacity only with `[service.pace]`
+([pace.md](pace.md)). `watermaster_dead_letter_*` are missing while unknown ([dead-letters.md](dead-letters.md#metrics)).
 `watermaster_engine_busy_seconds_total` grows by at most one second a second: near that, the engine is at its limit.
 
 ";
