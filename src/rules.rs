@@ -26,7 +26,16 @@ pub struct KnownRule {
     /// The rule as it was written, in JSON.
     pub body: Box<str>,
     /// The rule, or why this program does not understand it. Then it has no effect here.
-    pub rule: Result<Rule, String>,
+    pub rule: Result<Rule, NotUnderstood>,
+}
+
+/// The reason why this program does not understand a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotUnderstood {
+    #[error("the rule has the form {0}, which a later version of the program writes")]
+    LaterForm(u32),
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// The topic of the rules, as far as it is known.

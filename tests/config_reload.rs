@@ -174,7 +174,7 @@ fn every_key_of_a_policy_takes_effect() {
         ("rate = 70 ", "rate = 80, burst = 70 ", "group.home-loan.limit.rate"),
         ("rate = 70 ", "rate = 70, per = \"2s\" ", "group.home-loan.limit.per"),
         ("rate = 70 ", "rate = 70, burst = 80 ", "group.home-loan.limit.burst"),
-        ("capacity = 2000", "capacity = 2000\nrules_max_capacity = 5500", "rules_max_capacity"),
+        ("capacity = 2000", "capacity = 2000\nrules_max_capacity = 4500", "rules_max_capacity"),
         ("clients = [\"*\"]", "clients = [\"a*\"]", "rule[0].clients"),
         ("in_groups = [\"home-loan\"]", "in_groups = [\"*\"]", "rule[0].in_groups"),
         ("priority = 1\n", "priority = -1\n", "rule[0].priority"),

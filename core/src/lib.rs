@@ -27,6 +27,8 @@ pub mod offset_map;
 pub mod offset_runs;
 /// The capacity, found from commits.
 pub mod pace;
+/// Patterns for the ids of clients and groups.
+pub mod pattern;
 /// The configuration of one service.
 pub mod policy;
 /// Reasons for rejections.

@@ -1,13 +1,19 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::{borrow::Cow, fmt, num::NonZeroU32, sync::Arc, time::Duration};
+mod in_force;
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
+pub use in_force::ClientEffects;
+
 use crate::offset_map::MapBudget;
+pub use crate::pattern::ClientPattern;
 use crate::rules::{Field, Rank, Rules};
+pub use crate::units::Limit;
 use crate::units::{MARGIN, Ratio, Weight, lengthened};
 
 /// The policy of one service.
@@ -141,7 +147,7 @@ impl Policy {
         by_table.or_else(|| self.group_named(group))
     }
 
-    /// The full name of a client whose record names its group: GROUP/CLIENT. A group that does not exist counts as one
+    /// The full name of a client if its record names its group: GROUP/CLIENT. A group that does not exist counts as one
     /// client with its name.
     pub fn full_name<'g>(&self, group: &'g str, client: &str) -> Cow<'g, str> {
         if self.group_named(group).is_some() { Cow::Owned(format!("{group}/{client}")) } else { Cow::Borrowed(group) }
@@ -152,8 +158,8 @@ impl Policy {
         self.groups.iter().position(|known| known.name == name)
     }
 
-    /// The index of the group whose table lists a client. Of several patterns the one with the most literal characters
-    /// counts, then the first group by name.
+    /// The index of the group with a table that lists a client. Of several patterns the one with the most literal
+    /// characters counts, then the first group by name.
     fn table_of(&self, client: &str) -> Option<usize> {
         let literal = |group: &GroupPolicy| {
             let patterns = group.clients.iter().filter(|pattern| pattern.matches(client));
@@ -213,61 +219,6 @@ pub struct GroupPolicy {
     pub clients: Vec<ClientPattern>,
 }
 
-/// The ids of clients: `*` stands for any characters, `\*` for a star.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClientPattern {
-    /// The literal parts, with any characters between them.
-    parts: Vec<String>,
-}
-
-impl fmt::Display for ClientPattern {
-    /// Writes the text of the pattern.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let literal: Vec<String> = self.parts.iter().map(|part| part.replace('*', "\\*")).collect();
-        f.write_str(&literal.join("*"))
-    }
-}
-
-impl ClientPattern {
-    /// Reads a pattern. Any text is one.
-    pub fn new(text: &str) -> ClientPattern {
-        let (mut parts, mut characters) = (vec![String::new()], text.chars().peekable());
-        while let Some(character) = characters.next() {
-            match character {
-                '*' => parts.push(String::new()),
-                '\\' if characters.next_if_eq(&'*').is_some() => parts.last_mut().expect("one part").push('*'),
-                other => parts.last_mut().expect("one part").push(other),
-            }
-        }
-        ClientPattern { parts }
-    }
-
-    /// The pattern that stands for one id, in which no character is special.
-    pub fn of_id(id: &str) -> ClientPattern {
-        ClientPattern { parts: vec![id.to_owned()] }
-    }
-
-    /// Returns whether the pattern stands for this id.
-    pub fn matches(&self, client: &str) -> bool {
-        let [first, middle @ .., last] = &self.parts[..] else { return self.parts[0] == client };
-        let Some(rest) = client.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
-            return false;
-        };
-        let found = middle.iter().try_fold(rest, |rest, part| rest.split_once(part.as_str()).map(|(_, rest)| rest));
-        found.is_some()
-    }
-
-    /// The id that the pattern stands for; `None` if it stands for several.
-    pub fn id(&self) -> Option<&str> {
-        if let [id] = &self.parts[..] { Some(id) } else { None }
-    }
-
-    /// The number of characters that stand for themselves.
-    pub fn literal_characters(&self) -> usize {
-        self.parts.iter().map(|part| part.chars().count()).sum()
-    }
-}
-
 /// One configured client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientPolicy {
@@ -277,32 +228,6 @@ pub struct ClientPolicy {
     pub weight: Weight,
     /// The absolute limits of this client alone: a record needs room under each.
     pub limits: Vec<Limit>,
-}
-
-/// A client's own limit: a token bucket that refills `rate` tokens per `per` and holds `burst`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Limit {
-    /// Records per `per`.
-    pub rate: NonZeroU32,
-    /// The time in which `rate` records may go.
-    pub per: Duration,
-    /// Records that may go at once.
-    pub burst: NonZeroU32,
-}
-
-impl Limit {
-    /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
-    /// once, at least one.
-    pub fn part(&self, ratio: Ratio) -> Limit {
-        let (part, whole) = (ratio.millionths().max(1), Ratio::ONE.millionths());
-        let per = self.per.as_nanos() * u128::from(whole) / u128::from(part);
-        let burst = u64::from(self.burst.get()) * u64::from(part) / u64::from(whole);
-        Limit {
-            rate: self.rate,
-            per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
-            burst: NonZeroU32::new(burst as u32).unwrap_or(NonZeroU32::MIN),
-        }
-    }
 }
 
 /// The rule by which lent capacity is shared among the clients that want more than their share.

@@ -56,8 +56,8 @@ impl Reason {
                  throttle-retry-after-ms, or ask the operators to redrive it"
             }
             Reason::Held => {
-                "The record was not processed: the operators hold its client; ask them when that ends, and send it again \
-                 or have it redriven then"
+                "The record was not processed: the operators hold its client; ask them when that ends, and send it \
+                 again or have it redriven then"
             }
             Reason::OverAllocation => {
                 "The record was not processed: its client has sent all that it is granted; send it again after \

@@ -8,16 +8,14 @@
 //! [the one that is in force](crate::policy::Policy::at) at a time, and asks again at the
 //! [next change](Rules::next_change).
 
-mod in_force;
 /// The log of the changes of rules, from which all instances know the same versions.
 pub mod log;
 mod precedence;
 mod rule;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub use in_force::ClientEffects;
 pub use precedence::{Advantage, FieldDecision, Rank};
 pub use rule::{Effects, Field, Origin, Rule, RuleLimit, Target};
 
@@ -26,8 +24,8 @@ pub use rule::{Effects, Field, Origin, Rule, RuleLimit, Target};
 pub struct Rules {
     list: Vec<Rule>,
     /// The rules that name a client or a group, by its id.
-    of_client: HashMap<Arc<str>, Vec<u32>>,
-    of_group: HashMap<Arc<str>, Vec<u32>>,
+    of_client: BTreeMap<Arc<str>, Vec<u32>>,
+    of_group: BTreeMap<Arc<str>, Vec<u32>>,
     /// The rules with a pattern for clients or groups.
     of_clients: Vec<u32>,
     of_groups: Vec<u32>,
@@ -104,7 +102,9 @@ impl Rules {
         self.named(&self.of_group, now_ms, |_| true)
     }
 
-    fn named(&self, by_id: &HashMap<Arc<str>, Vec<u32>>, now_ms: i64, wanted: impl Fn(&Rule) -> bool) -> Vec<Arc<str>> {
+    fn named(
+        &self, by_id: &BTreeMap<Arc<str>, Vec<u32>>, now_ms: i64, wanted: impl Fn(&Rule) -> bool,
+    ) -> Vec<Arc<str>> {
         let is_listed = |places: &[u32]| {
             places.iter().map(|&place| &self.list[place as usize]).any(|rule| rule.is_valid_at(now_ms) && wanted(rule))
         };

@@ -12,6 +12,7 @@
 //! - `limits`: the limits of a client or a group of clients
 //! - `cycles`: cycles and allocations. `falling_part`: a client's part of its grant after records went elsewhere
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
+//! - `forecast`: the grants that another policy would give
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
 
 mod backlog;
@@ -24,6 +25,7 @@ mod decision;
 mod excess;
 mod fair;
 mod falling_part;
+mod forecast;
 mod gates;
 mod lent_room;
 mod limits;
@@ -50,6 +52,7 @@ use client_groups::OverLimit;
 pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
+pub use forecast::grants;
 use gates::Gates;
 pub use gates::{GroupPart, OpenRoom};
 pub use limits::Limits;

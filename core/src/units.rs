@@ -1,6 +1,6 @@
 //! Time, weights and ratios, all exact.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 /// A moment on the owner's monotonic clock: nanoseconds since an arbitrary start.
 ///
@@ -63,6 +63,12 @@ pub fn nanos(duration: Duration) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Weight(u64);
 
+impl Default for Weight {
+    fn default() -> Weight {
+        Weight::ONE
+    }
+}
+
 impl Weight {
     /// The weight of a client that has none configured.
     pub const ONE: Weight = Weight(1_000);
@@ -110,4 +116,30 @@ pub fn lengthened(duration: Duration, margin: Ratio) -> Duration {
     let nanos = u128::from(nanos(duration));
     let more = (nanos * u128::from(margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
     Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
+}
+
+/// A client's own limit: a token bucket that refills `rate` tokens per `per` and holds `burst`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Limit {
+    /// Records per `per`.
+    pub rate: NonZeroU32,
+    /// The time in which `rate` records may go.
+    pub per: Duration,
+    /// Records that may go at once.
+    pub burst: NonZeroU32,
+}
+
+impl Limit {
+    /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
+    /// once, at least one.
+    pub fn part(&self, ratio: Ratio) -> Limit {
+        let (part, whole) = (ratio.millionths().max(1), Ratio::ONE.millionths());
+        let per = self.per.as_nanos() * u128::from(whole) / u128::from(part);
+        let burst = u64::from(self.burst.get()) * u64::from(part) / u64::from(whole);
+        Limit {
+            rate: self.rate,
+            per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
+            burst: NonZeroU32::new(burst as u32).unwrap_or(NonZeroU32::MIN),
+        }
+    }
 }

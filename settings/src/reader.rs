@@ -113,7 +113,7 @@ impl Reader {
         Reader::of_table(schema, tree::of_json(object, path), path)
     }
 
-    /// Takes each table of the list `list` of the `[[service]]` with this name, in a file of which nothing else matters.
+    /// Takes each table of the list `list` of the `[[service]]` with this name. Nothing else in the file matters.
     ///
     /// # Errors
     /// Fails when the text is not TOML.

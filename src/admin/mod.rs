@@ -200,7 +200,7 @@ fn routes() -> Vec<Route> {
                 ("origin", "string", "Only rules of \"file\" or \"run_time\"."),
                 ("state", "string", "Only rules with this state."),
                 ("client", "string", "Only rules that match this client."),
-                ("after", "string", "Only rules whose names follow this one."),
+                ("after", "string", "Only rules with names that follow this one."),
                 ("limit", "integer", "The number of rules to show, 1 to 1000; 1000 if it is missing."),
             ],
             refusals: BAD_TOP,

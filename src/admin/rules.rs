@@ -19,6 +19,7 @@ use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Origin, Rule, Target};
+use watermaster_core::scheduler::grants;
 use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
@@ -147,7 +148,7 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         by: Some(known.by.to_string()),
         at: Some(shown(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
-        warnings: known.rule.as_ref().err().cloned().into_iter().collect(),
+        warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
     }
 }
 
@@ -405,7 +406,7 @@ fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRu
     let mut clients: Vec<(Arc<str>, u64)> =
         snapshot.clients.iter().map(|client| (Arc::clone(&client.name), client.levels.wants)).collect();
     clients.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
-    let grants = [before, after].map(|policy| policy.grants(&clients));
+    let grants = [before, after].map(|policy| grants(policy, &clients));
     let is_other = |name: &str| {
         before.effects_on(name) != after.effects_on(name)
             || before.group_of(name).map(|group| &before.groups[group])

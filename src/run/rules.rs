@@ -21,7 +21,7 @@ use watermaster_settings::config::rule_of_json;
 use watermaster_settings::{Kafka, Service};
 
 use crate::clock::{self, Clock};
-use crate::rules::{KnownRule, LogState, RuleRequest, RulesOrder, WriteAnswer};
+use crate::rules::{KnownRule, LogState, NotUnderstood, RuleRequest, RulesOrder, WriteAnswer};
 use crate::services::{Change, ServiceHandle};
 
 /// The longest wait for a record, in which an order waits, too.
@@ -181,7 +181,8 @@ impl Follower<'_> {
             rule: change.rule.as_deref().and_then(|rule| serde_json::from_str(rule).ok()).unwrap_or_default(),
         };
         let (service, version, by, deleted) = (&self.service.name, &decides.version, &change.by, change.deleted);
-        info!(service, rule = &**name, %version, %by, deleted, body = change.rule.as_deref(), "another rule is in force");
+        let body = change.rule.as_deref();
+        info!(service, rule = &**name, %version, %by, deleted, body, "another rule is in force");
         let mut all = self.handle.rules.known();
         match known {
             Some(rule) => _ = all.rules.insert(Arc::clone(name), rule),
@@ -205,13 +206,14 @@ impl Follower<'_> {
     /// Reads a rule of the log; `None` for a change that deletes it.
     fn known(&self, name: &str, in_force: &InForce) -> Option<KnownRule> {
         let body = in_force.change.rule.clone()?;
-        let object = serde_json::from_str::<serde_json::Map<_, _>>(&body).map_err(|error| error.to_string());
+        let object = serde_json::from_str::<serde_json::Map<_, _>>(&body);
+        let object = object.map_err(|error| NotUnderstood::Refused(error.to_string()));
         let rule = object.and_then(|object| match in_force.change.v {
             VERSION => {
                 let rule = rule_of_json(name, &object, self.service.rules_max_capacity);
-                rule.map_err(|errors| errors.to_string())
+                rule.map_err(|errors| NotUnderstood::Refused(errors.to_string()))
             }
-            other => Err(format!("the rule has version {other} of the form, and this program knows {VERSION}")),
+            other => Err(NotUnderstood::LaterForm(other)),
         });
         if let Err(why) = &rule {
             warn!(service = self.service.name, rule = name, "a rule has no effect here: {why}");

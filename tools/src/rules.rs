@@ -12,6 +12,7 @@ use explain::ExplainArgs;
 /// Arguments of the command.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = include_str!("help/rules.txt").trim_end())]
 pub struct RulesArgs {
     #[command(subcommand)]
     command: RulesCommand,

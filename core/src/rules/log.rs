@@ -198,7 +198,7 @@ struct Collected {
     first: u64,
     /// The owner was asked for the end of the log when the reader had passed `first`.
     is_end_asked: bool,
-    /// That end. The records that compaction removed while the reader was below `first` were removed because of records
+    /// The end that the owner told. The records that compaction removed while the reader was below `first` were removed because of records
     /// below this offset, so the reader decides here and not at `first`.
     start: Option<u64>,
     /// The last record of each key, with its offset. A key whose last record is a tombstone is left out.
@@ -278,7 +278,7 @@ impl RulesLog {
         self.replay.at(name, self.known()?)
     }
 
-    /// Returns the rules whose names follow `after`, in order.
+    /// Returns the rules with names that follow `after`, in order.
     pub fn rules_after(&self, after: &str) -> impl Iterator<Item = (&Arc<str>, &InForce)> {
         self.replay.living_after(after)
     }

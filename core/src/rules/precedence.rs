@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use super::Rules;
 use super::rule::{Field, Origin, Rule, Target};
-use crate::policy::ClientPattern;
+use crate::pattern::ClientPattern;
 
 /// The way in which a rule names its target, the narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub struct Rank<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advantage {
     Priority(i16, i16),
-    /// It names its target more narrowly.
+    /// Names its target more narrowly.
     Reach,
     RunTime,
     Name,

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::policy::{ClientPattern, Limit};
-use crate::units::Weight;
+use crate::pattern::ClientPattern;
+use crate::units::{Limit, Weight};
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -103,14 +103,14 @@ impl Field {
 pub struct Effects {
     /// Of a client: inside its group.
     pub weight: Option<Weight>,
-    /// All of them must have room. An empty list is no limit.
+    /// Limits that must all have room. An empty list is no limit.
     pub limits: Option<Vec<RuleLimit>>,
     pub max_delay: Option<Duration>,
     /// Nothing is admitted.
     pub hold: Option<bool>,
     /// Waiting records that were read before this time, in milliseconds since the Unix epoch, expire.
     pub expire_before_ms: Option<i64>,
-    /// The group of clients whose records name none; empty for the unlisted clients.
+    /// The group of clients, if their records name none; empty for the unlisted clients.
     pub group: Option<String>,
     pub capacity: Option<u64>,
     pub enforce: Option<bool>,

@@ -57,7 +57,7 @@ pub(crate) struct Backlog {
     entries: Chunks<BacklogEntry>,
     /// The records that fair queueing serves, and that may wait for as long as the service allows.
     arrivals: LinkedList,
-    /// Those that may wait for another time.
+    /// The records that may wait for another time, by that time.
     others: Vec<(Duration, LinkedList)>,
     /// The records that go first.
     pub(super) first: LinkedList,

@@ -39,7 +39,7 @@ fn one_group(
     }
     let limit = section.table("limit");
     read_struct!(GroupPolicy {
-        [section => weight]
+        weight: section.optional_value("weight").map(Option::unwrap_or_default),
         name: name,
         limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
         hold: Some(false),

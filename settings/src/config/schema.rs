@@ -248,10 +248,10 @@ const PACE: &[Key] = &[
     reloaded_key("signal_timeout", Kind::Duration(SECOND, DAY), Text("5m")),
 ];
 
-const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Text("1.0"))];
+const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Unset)];
 
 const GROUP: &[Key] = &[
-    reloaded_key("weight", WEIGHT, Text("1.0")),
+    reloaded_key("weight", WEIGHT, Unset),
     reloaded_key(
         "clients",
         Texts("a list of one or more client ids of 1 to 128 bytes, in which * stands for any text"),

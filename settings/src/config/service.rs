@@ -126,7 +126,14 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
 fn rules_max_capacity(section: &Section<'_>, capacity: Option<u64>) -> Option<u64> {
     let pace = section.table("pace");
     let ceiling = if pace.is_written() { pace.optional_value::<u64>("ceiling").flatten() } else { None };
-    section.optional_value("rules_max_capacity")?.or(capacity.max(ceiling))
+    let most: Option<u64> = section.optional_value("rules_max_capacity")?;
+    if let (Some(most), Some(ceiling)) = (most, ceiling)
+        && most > ceiling
+    {
+        let problem = format!("is {most}, above the ceiling of pace ({ceiling}), which no rule exceeds");
+        section.refuse("rules_max_capacity", problem, format!("{ceiling} or less"));
+    }
+    most.or(capacity.max(ceiling))
 }
 
 /// Checks the capacity against its fence: a digit too many would admit ten times as much within seconds.
@@ -208,7 +215,7 @@ fn one_client(service: &Section<'_>, name: &str, section: &Section<'_>) -> Optio
     });
     let limit = section.table("limit");
     read_struct!(ClientPolicy {
-        [section => weight]
+        weight: section.optional_value("weight").map(Option::unwrap_or_default),
         name: name.ok(),
         limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
     })

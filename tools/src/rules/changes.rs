@@ -54,7 +54,7 @@ pub struct PutArgs {
     name: Option<String>,
     #[command(flatten)]
     instance: InstanceArgs,
-    /// Put all [[service.rule]] of a file, such as `rules export` prints; it is not one transaction, and can be repeated
+    /// Put all [[service.rule]] of a file, such as `rules export` prints, one after the other; it can be repeated
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// With --file: delete the rules of run time that are not in it

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use watermaster_api::{ExplainView, FieldView, RuleRef};
-use watermaster_settings::Service;
+use watermaster_settings::{Service, config::instant};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
 use crate::moment::{millis, moment};
@@ -25,10 +25,15 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// The time to explain; now by default
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    at: Option<SystemTime>,
+    #[arg(long, value_name = "TIME", value_parser = at)]
+    at: Option<i64>,
     #[command(flatten)]
     output: OutputArg,
+}
+
+/// Parses a time with an offset, or one that any command takes.
+fn at(text: &str) -> Result<i64, &'static str> {
+    instant(text).or_else(|_| moment(text).map(millis))
 }
 
 /// Prints the values and the rules that gave them.
@@ -50,7 +55,7 @@ pub fn run(args: &ExplainArgs) -> Exit {
 }
 
 fn explained(service: &Service, args: &ExplainArgs) -> ExplainView {
-    let policy = service.policy.at(millis(args.at.unwrap_or_else(SystemTime::now)));
+    let policy = service.policy.at(args.at.unwrap_or_else(|| millis(SystemTime::now())));
     ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref())
 }
 
@@ -109,7 +114,7 @@ mod tests {
     fn explained(client: &str, at: &str) -> String {
         let config =
             Config::parse(FILE, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES).expect("a configuration");
-        let policy = config.settings.services[0].policy.at(millis(moment(at).unwrap()));
+        let policy = config.settings.services[0].policy.at(super::at(at).unwrap());
         text(&ExplainView::of(&policy, Some(client), None))
     }
 
@@ -133,7 +138,7 @@ of the service:
 capacity        100                      no rule sets it
 enforce         true                     no rule sets it
 pace            as configured            no rule sets it";
-        assert_eq!(explained("credit-card/campaign", "2026-07-04T10:00Z"), expected);
+        assert_eq!(explained("credit-card/campaign", "2026-07-04T12:00:00+02:00"), expected);
         assert!(explained("credit-card/campaign", "2026-07-06T00:00Z").contains("weight          1 "));
     }
 }

@@ -141,7 +141,7 @@ impl RuleReplay {
         self.names.get(name)?.at(offset, self.window)
     }
 
-    /// Returns the rules whose names follow `after`, in order.
+    /// Returns the rules with names that follow `after`, in order.
     pub fn living_after(&self, after: &str) -> impl Iterator<Item = (&Arc<str>, &InForce)> {
         let after = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
         let names = self.names.range::<str, _>(after);

@@ -1,0 +1,46 @@
+//! The grants that a policy would give, without a scheduler.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::allocator::{AllocationParams, Claim, Credit, GroupClaim, LevelAllocator, LevelClaims, Wants};
+use crate::policy::Policy;
+use crate::units::Weight;
+
+/// The grants of clients with these wants, in their order, as the allocation of a cycle without credits gives them.
+pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
+    let listed: HashMap<&str, Weight> =
+        policy.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
+    let names: Vec<Arc<str>> = policy.group_names().collect();
+    let mut groups = vec![GroupClaim::default(); names.len()];
+    let mut places = Vec::new();
+    let mut claims = Vec::new();
+    for (name, wants) in wants {
+        let (group, listed) = (policy.group_of(name), listed.get(&**name).copied());
+        let effects = policy.effects_on(name);
+        let is_held = effects.as_ref().is_some_and(|effects| effects.hold)
+            || group.is_some_and(|group| policy.groups[group].hold);
+        let weight = effects.map(|effects| effects.weight).or(listed).unwrap_or(Weight::ONE).thousandths();
+        let place = policy.place(group, listed.is_some());
+        if place == Some(0) {
+            groups[0].weight = (groups[0].weight + weight).min(policy.unlisted_weight.thousandths());
+        }
+        places.push(place);
+        let wants = Wants::Records(if is_held { 0 } else { *wants });
+        claims.push(Claim { weight, wants, credit: Credit::default() });
+    }
+    for (claim, group) in groups.iter_mut().skip(1).zip(&policy.groups) {
+        claim.weight = group.weight.thousandths();
+    }
+    let params =
+        AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
+    let levels = LevelClaims {
+        clients: &claims,
+        group_of: |client: usize| places[client],
+        name_of: |client: usize| &*wants[client].0,
+        groups: &groups,
+        group_name_of: |group: usize| &*names[group],
+    };
+    let (mut grants, mut of_groups) = (Vec::new(), Vec::new());
+    LevelAllocator::default().allocate(&params, &levels, &mut grants, &mut of_groups);
+    grants.into_iter().map(|grant| grant.records).collect()
+}
