@@ -117,7 +117,7 @@ fn default_value(policy: &Policy, field: Field, client: &str) -> String {
         },
         Field::Weight => "1".to_owned(),
         Field::Limits | Field::ExpireBefore => "none".to_owned(),
-        Field::MaxDelay => policy.max_delay.map_or("no limit".to_owned(), |delay| shown(delay)),
+        Field::MaxDelay => policy.max_delay.map_or("no limit".to_owned(), shown),
         Field::Hold => "false".to_owned(),
         Field::Capacity => policy.capacity.to_string(),
         Field::Enforce => policy.enforce.to_string(),

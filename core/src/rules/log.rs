@@ -198,8 +198,8 @@ struct Collected {
     first: u64,
     /// The owner was asked for the end of the log when the reader had passed `first`.
     is_end_asked: bool,
-    /// The end that the owner told. The records that compaction removed while the reader was below `first` were removed because of records
-    /// below this offset, so the reader decides here and not at `first`.
+    /// The end that the owner told. The records that compaction removed while the reader was below `first` were removed
+    /// because of records below this offset, so the reader decides here and not at `first`.
     start: Option<u64>,
     /// The last record of each key, with its offset. A key whose last record is a tombstone is left out.
     last: HashMap<(Arc<str>, ChangeId), (u64, RuleChange)>,

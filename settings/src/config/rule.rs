@@ -177,7 +177,7 @@ fn target(section: &Section<'_>) -> Option<Target> {
     let service: Option<bool> = section.get("service");
     match (clients?, groups?, service?) {
         (Some(patterns), None, false) => Some(Target::Clients { patterns, in_groups: in_groups? }),
-        (None, Some(_), false) if in_groups? != None => {
+        (None, Some(_), false) if in_groups.as_ref()?.is_some() => {
             section.refuse("in_groups", "stands beside groups", "groups alone, or clients with in_groups");
             None
         }
