@@ -1,0 +1,65 @@
+// The dead letters of a service: how many, why, and of which clients.
+
+import { h, id, facts, keyed } from './dom.js';
+import { get } from './api.js';
+import { bar } from './chart.js';
+import { hrefOf, state } from './overview.js';
+import { tabs } from './service.js';
+import { count, moment, plural, records } from './format.js';
+
+/** Each reason in plain words. */
+const REASONS = {
+  anonymous: 'They name no client.',
+  unknown_client: 'Their topic does not allow their client.',
+  too_many_clients: 'Too many clients were active.',
+  client_limit: 'Their client had used up its own limit.',
+  over_allocation: 'Their client had sent all that it was granted.',
+  capacity_in_use: 'Their client had sent its share, and others used the rest of the capacity.',
+  queue_full: 'Too many records were delayed.',
+  expired: 'They were delayed for too long.',
+  undeliverable: 'The target can not take them.',
+};
+
+/** Makes a list of reasons with bars, those that occurred first. */
+export function reasons(counts) {
+  const found = Object.entries(counts).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  if (found.length === 0) return h('p', {}, 'None since the start.');
+  const most = found[0][1];
+  return h('ul', { class: 'reasons' }, found.map(([reason, n]) => h('li', {},
+    h('span', { class: 'code' }, reason), h('b', {}, count(n)), bar([{ colour: 'c1', value: n }], most, `${reason}: ${records(n)}`), h('span', { class: 'why' }, REASONS[reason] ?? ''))));
+}
+
+/** Shows the dead letters of a service. */
+export function lettersView(service) {
+  const [head, open, why] = [h('div', {}), h('div', {}), h('div', {})];
+  const clients = h('ol', { class: 'ranking' });
+  const command = `watermaster dlq ls --service ${service.name} --config FILE`;
+  const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'dead-letters'),
+    h('div', { class: 'pair' },
+      h('section', { class: 'card' }, h('h3', {}, 'Open'), open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
+      h('section', { class: 'card' }, h('h3', {}, 'Rejected since the start, by reason'), why)),
+    h('section', { class: 'card' }, h('h3', {}, 'Clients with most rejections'), clients));
+  let nextAsk = 0;
+  async function ask() {
+    if (performance.now() < nextAsk) return;
+    nextAsk = performance.now() + 2000;
+    const sum = (client) => Object.values((service.now.enforce ? client : client.shadow).rejected).reduce((a, b) => a + b, 0);
+    const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
+    keyed(clients, found.filter((client) => sum(client) > 0), (client) => client.name,
+      (client) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', client.name) }, id(client.name)), ' ', h('b', {})),
+      (item, client) => { item.lastChild.textContent = records(sum(client)); });
+  }
+  function show({ now }) {
+    head.replaceChildren(state(now));
+    const letters = now.dead_letters;
+    open.replaceChildren(letters === null
+      ? h('p', {}, 'Not known: the instance has not read the dead-letter topic yet, or may not read it.')
+      : facts([
+        ['Not redriven', plural(letters.offsets, 'offset'), letters.offsets ? 'Some of them can be the marks of transactions.' : 'Every dead letter was redriven or closed.'],
+        letters.oldest_ms !== null && ['The oldest', moment(letters.oldest_ms), null]]));
+    const decided = now.enforce ? now.done : now.shadow;
+    why.replaceChildren(now.enforce ? '' : h('p', {}, 'Shadow mode: enforcing would have rejected these.'), reasons(decided.rejected));
+    ask();
+  }
+  return { title: `Dead letters · ${service.name}`, element, show };
+}

@@ -1,0 +1,110 @@
+// One service: who wants more than its share, who lends, who waits, and since when.
+
+import { h, id, listed } from './dom.js';
+import { Chart, Palette, layers } from './chart.js';
+import { Flow } from './flow.js';
+import { ClientTable } from './table.js';
+import { hrefOf, instances, state, used } from './overview.js';
+import { count, decimal, perCycle, plural, records, seconds } from './format.js';
+
+/** The seconds over which the rise or fall of the backlog is measured. */
+const TREND_S = 20;
+/** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
+const SMOOTH_S = 3;
+
+/** Returns the rise of the backlog in records a second, or null without enough samples. */
+export function trend(samples) {
+  const last = samples.at(-1);
+  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
+  const passed = (last.at_ms - first.at_ms) / 1000;
+  return passed >= 5 ? (last.backlog - first.backlog) / passed : null;
+}
+
+function backlogSays(samples, backlog, enforce) {
+  if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
+  const rise = trend(samples);
+  if (rise === null) return 'Too few seconds are known to say how it moves.';
+  if (Math.abs(rise) < Math.max(0.5, backlog / 600)) return 'It neither grows nor shrinks.';
+  if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: more is sent than the capacity.`;
+  return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
+}
+
+function floods({ demands, known_clients: known, within_share: within }) {
+  if (demands.length === 0) return ['–', 'No client wants more than its share.'];
+  const [{ client, wants, default_share: share }, ...rest] = demands;
+  const times = share >= 1 && wants / share >= 1.05 ? `, ${decimal(wants / share)} times its share of ${count(share)}` : '';
+  const others = Math.max(rest.length, known - within - 1);
+  return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
+    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${others === 1 ? 'its' : 'their'} share.`]];
+}
+
+function within({ within_share: clients, waits_within_share: waits }) {
+  const subject = plural(clients, 'client');
+  if (!waits) return ['0 s', `${subject} within ${clients === 1 ? 'its' : 'their'} share. None of their records waits.`];
+  return [seconds(waits.seconds), [`The longest wait among the ${subject} within ${clients === 1 ? 'its' : 'their'} share: `, id(waits.client), '.']];
+}
+
+class Tile {
+  value = h('p', { class: 'big' });
+  says = h('p', {});
+
+  constructor(title) {
+    this.element = h('section', { class: 'card tile' }, h('h3', {}, title), this.value, this.says);
+  }
+
+  show(value, says) {
+    this.value.replaceChildren(...[h('b', {}, value)].flat());
+    this.says.replaceChildren(...[says].flat(Infinity).filter(Boolean));
+  }
+}
+
+/** The links between the views of a service. */
+export function tabs(name, current) {
+  const views = [['', 'Service'], ['dead-letters', 'Dead letters'], ['pace', 'Pace']];
+  return h('nav', { class: 'tabs', 'aria-label': `Views of ${name}` }, views.map(([view, title]) =>
+    h('a', { href: view ? hrefOf('s', name, view) : hrefOf('s', name), 'aria-current': current === view ? 'page' : null }, title)));
+}
+
+/** Shows a service. */
+export function serviceView(service) {
+  const link = (client) => hrefOf('s', service.name, 'clients', client);
+  const palette = new Palette();
+  const [capacity, flood, share, backlog] = ['Capacity in use', 'Wants most', 'Within their share', 'Delayed'].map((title) => new Tile(title));
+  const head = h('div', {});
+  const usedBar = h('div', {});
+  capacity.element.insertBefore(usedBar, capacity.says);
+  const admitted = new Chart({ title: 'Admitted by client, records a second', unit: 'records a second' });
+  const delayed = new Chart({ title: 'Delayed records by client', unit: 'delayed records', height: 150 });
+  const flow = new Flow((client) => h('a', { href: link(client) }, id(client)));
+  const table = new ClientTable(service, link);
+  const members = h('div', {});
+  const loans = h('p', { class: 'says' });
+  const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, ''),
+    h('div', { class: 'tiles' }, capacity.element, flood.element, share.element, backlog.element),
+    admitted.element, h('div', { class: 'pair' }, delayed.element, flow.element), table.element,
+    h('section', { class: 'card' }, h('h3', {}, 'Instances'), members));
+  flow.element.append(loans);
+
+  function show({ now, samples }) {
+    const { cycle_seconds: cycle, enforce } = now;
+    head.replaceChildren(state(now));
+    const times = samples.map((sample) => sample.at_ms);
+    const stack = layers(samples, palette, 0, (sample) => sample.admitted, Math.max(SMOOTH_S, Math.min(cycle, 30)));
+    admitted.update(times.slice(1), stack.map((layer) => ({ ...layer, values: layer.values.slice(1) })),
+      { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
+    delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
+    capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`, `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
+    usedBar.replaceChildren(used(now, samples, palette));
+    flood.show(...floods(now));
+    share.show(...within(now));
+    const sum = enforce ? now.done.backlog : now.shadow.backlog;
+    backlog.show(records(sum), backlogSays(samples, sum, enforce));
+    flow.update(now, palette);
+    const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
+    loans.replaceChildren(...(lenders.length ? [...listed(lenders), lenders.length === 1 ? ' wants less than its share and lends the rest.' : ' want less than their shares and lend the rest.'] : []));
+    members.replaceChildren(instances(now));
+    table.refresh();
+  }
+  return { title: service.name, element, show, close: () => table.close() };
+}
+
