@@ -247,6 +247,11 @@ impl Levels {
         (self.granted as f64 - self.default_share).max(0.0)
     }
 
+    /// Returns the admissions in this cycle and the last one.
+    pub fn admitted_lately(&self) -> u64 {
+        self.admitted_last + self.admitted_now
+    }
+
     /// Returns the part of a capacity that the admissions in the last full cycle took, at most 1.
     pub fn used_ratio(&self, capacity: u64) -> f64 {
         (self.admitted_last as f64 / capacity.max(1) as f64).min(1.0)

@@ -165,7 +165,43 @@ struct Counted {
     admitted: u64,
     delayed: u64,
     rejected: u64,
+    /// The admissions of the busiest clients.
     clients: HashMap<Arc<str>, u64>,
+}
+
+impl Counted {
+    /// Returns the admissions of a client before those that are new.
+    fn before(&self, client: &Busy) -> u64 {
+        let known = self.clients.get(&client.name).copied();
+        known.unwrap_or_else(|| match self.clients.len() {
+            // The client was not among the busiest, so its new records count with those of all others.
+            LISTED.. => client.admitted,
+            _ => client.admitted.saturating_sub(client.lately),
+        })
+    }
+}
+
+/// A client among those that were admitted most.
+struct Busy {
+    name: Arc<str>,
+    /// Since start, and in this cycle and the last one.
+    admitted: u64,
+    lately: u64,
+    granted: u64,
+    backlog: u64,
+}
+
+impl Busy {
+    fn of(client: &ClientSnapshot) -> Busy {
+        let levels = &client.levels;
+        Busy {
+            name: Arc::clone(&client.name),
+            admitted: client.counts.admitted,
+            lately: levels.admitted_lately(),
+            granted: levels.granted,
+            backlog: levels.backlog.max(levels.shadow_backlog),
+        }
+    }
 }
 
 /// A service at one moment.
@@ -173,8 +209,7 @@ struct Look {
     now: ServiceNow,
     wants: u64,
     granted: u64,
-    /// The clients with the most admissions lately: admitted since start, granted and delayed records of each.
-    busiest: Vec<(Arc<str>, [u64; 3])>,
+    busiest: Vec<Busy>,
 }
 
 /// The largest of many, each with its figure.
@@ -227,7 +262,7 @@ impl Look {
             shadow_backlog += levels.shadow_backlog;
             lent += levels.lent();
             borrowed += levels.borrowed();
-            busiest.offer((levels.admitted_last + levels.admitted_now) as f64, client);
+            busiest.offer(levels.admitted_lately() as f64, client);
             demands.offer(levels.wants as f64 - levels.default_share, client);
             lenders.offer(levels.lent(), client);
             borrowers.offer(levels.borrowed(), client);
@@ -239,9 +274,7 @@ impl Look {
         });
         counts.merge(&forgotten.counts);
         shadow.merge(&forgotten.shadow);
-        let in_backlog = |client: &ClientSnapshot| client.levels.backlog.max(client.levels.shadow_backlog);
-        let figures = |client: &ClientSnapshot| [client.counts.admitted, client.levels.granted, in_backlog(client)];
-        let busiest = busiest.0.iter().map(|(_, client)| (Arc::clone(&client.name), figures(client))).collect();
+        let busiest = busiest.0.iter().map(|(_, client)| Busy::of(client)).collect();
         let now = ServiceNow {
             figures: snapshot.figures.clone(),
             pace: handle.cell.pace().as_deref().map(view::pace_figures),
@@ -268,7 +301,7 @@ impl Look {
 
     fn counted(&self) -> Counted {
         let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
-        let clients = self.busiest.iter().map(|(name, [admitted, ..])| (Arc::clone(name), *admitted));
+        let clients = self.busiest.iter().map(|client| (Arc::clone(&client.name), client.admitted));
         Counted {
             admitted: self.now.done.admitted,
             delayed: decided.delayed,
@@ -281,10 +314,9 @@ impl Look {
     fn sample(&self, at: Duration, before: &Counted) -> SampleView {
         let now = self.counted();
         let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
-        let client = |(name, [admitted, granted, backlog]): &(Arc<str>, [u64; 3])| {
-            // The records of a client that was not among the busiest before count with those of all others.
-            let before = before.clients.get(name).copied().unwrap_or(*admitted);
-            (name.to_string(), [admitted.saturating_sub(before), *granted, *backlog])
+        let client = |client: &Busy| {
+            let admitted = client.admitted.saturating_sub(before.before(client));
+            (client.name.to_string(), [admitted, client.granted, client.backlog])
         };
         SampleView {
             at_ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),

@@ -172,9 +172,9 @@ fn a_sample_has_the_rise_since_the_one_before() {
     let second = newest(2, &[("a", 130), ("b", 7), ("new", 4)]);
     let sample = &second["samples"][0];
     assert_eq!((&sample["at_ms"], &sample["capacity"]), (&json!(2_000), &json!(100)));
-    // The records of a client that was not among the busiest before are in the sum alone.
     assert_eq!((&sample["admitted"], &sample["wants"]), (&json!(34), &json!(180)));
-    assert_eq!(sample["clients"], json!({ "a": [30, 55, 0], "b": [0, 55, 0], "new": [0, 55, 0] }));
+    // All records that a client was admitted lately are new if it was not among the busiest before, though there was room.
+    assert_eq!(sample["clients"], json!({ "a": [30, 55, 0], "b": [0, 55, 0], "new": [4, 55, 0] }));
     let now = &second["now"];
     assert_eq!(
         (&now["name"], &now["done"]["admitted"], &now["known_clients"]),
@@ -185,6 +185,14 @@ fn a_sample_has_the_rise_since_the_one_before() {
     assert_eq!(now["demands"][0], json!({ "client": "a", "wants": 60, "default_share": 50.0 }));
     // The engine began anew.
     assert_eq!(newest(3, &[("a", 5)])["samples"][0]["admitted"], 0);
+    // The records of a client that was not among the eight busiest before are in the sum alone.
+    let eight: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| (name, 9)).into();
+    newest(4, &eight);
+    let ninth = newest(5, &[&eight[..], &[("new", 10)]].concat())["samples"][0].take();
+    assert_eq!(
+        (&ninth["admitted"], &ninth["clients"]["new"][0], &ninth["clients"]["a"][0]),
+        (&json!(10), &json!(0), &json!(0))
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ import { h, svg, id, keyed } from './dom.js';
 import { count, time } from './format.js';
 
 const COLOURS = 8;
-const MARGIN = { left: 46, right: 10, top: 12, bottom: 22 };
+const MARGIN = { left: 52, right: 10, top: 12, bottom: 22 };
 const STEPS_S = [5, 10, 15, 30, 60, 120, 300];
 
 /** Gives the clients that were admitted most a colour each, for as long as they are among them. */
@@ -30,7 +30,7 @@ export class Palette {
 }
 
 /** Returns a figure of each sample as the mean rate of the seconds before it. */
-function rates(samples, window, of) {
+export function rates(samples, window, of) {
   let from = 1;
   let sum = 0;
   return samples.map((sample, at) => {
@@ -68,7 +68,7 @@ export class Chart {
   #plot = svg('g');
   #axes = svg('g', { class: 'axes', 'aria-hidden': 'true' });
   #cursor = svg('line', { class: 'cursor', hidden: true });
-  #svg = svg('svg', { 'aria-hidden': 'true' }, this.#plot, this.#axes, this.#cursor);
+  #svg = svg('svg', { 'aria-hidden': 'true' }, this.#axes, this.#plot, this.#cursor);
   #legend = h('ul', { class: 'legend' });
   #tip = h('div', { class: 'tip', hidden: true, role: 'status' });
   #data = null;
@@ -81,7 +81,8 @@ export class Chart {
       onpointermove: (event) => this.#point(event.offsetX), onpointerleave: () => this.#show(null),
       onkeydown: (event) => this.#key(event), onblur: () => this.#show(null),
     }, this.#svg, this.#tip);
-    this.element = h('section', { class: 'card chart' }, h('h3', {}, title), this.area, this.#legend);
+    this.title = h('h3', {}, title);
+    this.element = h('section', { class: 'card chart' }, this.title, this.area, this.#legend);
     new ResizeObserver(() => this.#draw()).observe(this.area);
   }
 
@@ -98,7 +99,7 @@ export class Chart {
     const heights = marks(1.05 * Math.max(1, ...sums, ...(line?.values ?? [])));
     const top = heights.at(-1);
     const end = times.at(-1);
-    const start = Math.min(times[0], end - 60_000);
+    const start = Math.min(times[0], end - 30_000);
     const x = (ms) => MARGIN.left + ((ms - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
     const y = (value) => this.height - MARGIN.bottom - (value / top) * (this.height - MARGIN.top - MARGIN.bottom);
     return { width, heights, start, end, x, y };
@@ -136,10 +137,14 @@ export class Chart {
     }
     this.#axes.replaceChildren(...lines.flat(), ...ticks);
     const entries = [...stack, ...(line ? [{ name: line.name, colour: 'limit', values: line.values, own: true }] : [])];
-    keyed(this.#legend, entries, ({ name, own }) => (own ? ' line' : `c ${name}`),
-      ({ name, own }) => h('li', {}, h('i', { 'aria-hidden': 'true' }), own ? name : name === null ? 'all others' : id(name)),
+    keyed(this.#legend, entries, ({ name, own }) => (own ? 'line' : name === null ? 'others' : `client ${name}`),
+      ({ name, own }) => h('li', {}, h('i', { 'aria-hidden': 'true' }), own ? name : this.#label(name)),
       (entry, { colour }) => { entry.firstChild.className = `key ${colour}`; });
     if (this.#at !== null) this.#show(this.#at);
+  }
+
+  #label(name) {
+    return name !== null ? id(name) : this.#data.stack.length > 1 ? 'all others' : 'all clients';
   }
 
   #point(offset) {
@@ -168,7 +173,7 @@ export class Chart {
     const place = x(times[at]);
     for (const [name, value] of [['x1', place], ['x2', place], ['y1', MARGIN.top], ['y2', this.height - MARGIN.bottom]]) this.#cursor.setAttribute(name, value);
     const row = (colour, name, value) => h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), name, h('b', {}, count(value)));
-    const rows = stack.toReversed().map(({ name, colour, values }) => row(colour, name === null ? 'all others' : id(name), values[at]));
+    const rows = stack.toReversed().map(({ name, colour, values }) => row(colour, this.#label(name), values[at]));
     if (line) rows.unshift(row('limit', line.name, line.values[at]));
     this.#tip.replaceChildren(h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows));
     this.#tip.style.transform = `translateX(${place > width / 2 ? place - this.#tip.offsetWidth - 12 : place + 12}px)`;

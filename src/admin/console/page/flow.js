@@ -1,7 +1,7 @@
 // Lending as a flow: the clients that lend on the left, the clients that borrow on the right.
 
 import { h, svg, keyed } from './dom.js';
-import { count, records } from './format.js';
+import { count } from './format.js';
 
 const ROW = 34;
 const MIDDLE = 100;
@@ -25,10 +25,11 @@ export class Flow {
     };
     // Parts of a record come from rounding alone.
     const [from, to] = [ends(lenders, lent), ends(borrowers, borrowed)].map((list) => list.filter((loan) => loan.records >= 1));
-    const row = ({ client }) => h('li', {}, client === null ? 'all others' : this.link(client), h('b', {}));
-    const update = (element, loan) => { element.lastChild.textContent = records(Math.round(loan.records)); };
-    keyed(this.#from, from, (loan) => `c ${loan.client}`, row, update);
-    keyed(this.#to, to, (loan) => `c ${loan.client}`, row, update);
+    const key = ({ client }) => (client === null ? 'others' : `client ${client}`);
+    const row = ({ client }) => h('li', {}, client === null ? 'all others' : this.link(client), h('b', {}, h('span'), h('span', { class: 'unit' }, ' records')));
+    const update = (element, loan) => { element.lastChild.firstChild.textContent = count(Math.round(loan.records)); };
+    keyed(this.#from, from, key, row, update);
+    keyed(this.#to, to, key, row, update);
     this.#says.textContent = from.length === 0 && to.length === 0
       ? 'No client lends or borrows: each is granted its default share.'
       : `${count(Math.round(Math.max(lent, borrowed)))} records of the capacity are on loan.`;

@@ -33,19 +33,22 @@ export function reasons(counts) {
 export function lettersView(service) {
   const [head, open, why] = [h('div', {}), h('div', {}), h('div', {})];
   const clients = h('ol', { class: 'ranking' });
+  const none = h('p', {}, 'None since the start.');
   const command = `watermaster dlq ls --service ${service.name} --config FILE`;
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'dead-letters'),
     h('div', { class: 'pair' },
       h('section', { class: 'card' }, h('h3', {}, 'Open'), open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
       h('section', { class: 'card' }, h('h3', {}, 'Rejected since the start, by reason'), why)),
-    h('section', { class: 'card' }, h('h3', {}, 'Clients with most rejections'), clients));
+    h('section', { class: 'card' }, h('h3', {}, 'Clients with most rejections'), none, clients));
   let nextAsk = 0;
   async function ask() {
     if (performance.now() < nextAsk) return;
     nextAsk = performance.now() + 2000;
     const sum = (client) => Object.values((service.now.enforce ? client : client.shadow).rejected).reduce((a, b) => a + b, 0);
     const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
-    keyed(clients, found.filter((client) => sum(client) > 0), (client) => client.name,
+    const rejected = found.filter((client) => sum(client) > 0);
+    none.hidden = rejected.length > 0;
+    keyed(clients, rejected, (client) => client.name,
       (client) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', client.name) }, id(client.name)), ' ', h('b', {})),
       (item, client) => { item.lastChild.textContent = records(sum(client)); });
   }
@@ -55,7 +58,7 @@ export function lettersView(service) {
     open.replaceChildren(letters === null
       ? h('p', {}, 'Not known: the instance has not read the dead-letter topic yet, or may not read it.')
       : facts([
-        ['Not redriven', plural(letters.offsets, 'offset'), letters.offsets ? 'Some of them can be the marks of transactions.' : 'Every dead letter was redriven or closed.'],
+        ['Not redriven', plural(letters.offsets, 'offset'), letters.offsets ? 'Some of them can be the marks of transactions.' : 'No dead letter is open.'],
         letters.oldest_ms !== null && ['The oldest', moment(letters.oldest_ms), null]]));
     const decided = now.enforce ? now.done : now.shadow;
     why.replaceChildren(now.enforce ? '' : h('p', {}, 'Shadow mode: enforcing would have rejected these.'), reasons(decided.rejected));

@@ -1,14 +1,14 @@
 // One service: who wants more than its share, who lends, who waits, and since when.
 
-import { h, id, listed } from './dom.js';
-import { Chart, Palette, layers } from './chart.js';
+import { h, id, listed, setText } from './dom.js';
+import { Chart, Palette, layers, rates } from './chart.js';
 import { Flow } from './flow.js';
 import { ClientTable } from './table.js';
 import { hrefOf, instances, state, used } from './overview.js';
 import { count, decimal, perCycle, plural, records, seconds } from './format.js';
 
 /** The seconds over which the rise or fall of the backlog is measured. */
-const TREND_S = 20;
+const TREND_S = 10;
 /** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
 const SMOOTH_S = 3;
 
@@ -32,7 +32,7 @@ function backlogSays(samples, backlog, enforce) {
 function floods({ demands, known_clients: known, within_share: within }) {
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
-  const times = share >= 1 && wants / share >= 1.05 ? `, ${decimal(wants / share)} times its share of ${count(share)}` : '';
+  const times = share >= 1 && wants / share >= 1.05 ? `, ${wants >= 10 * share ? count(wants / share) : decimal(wants / share)} times its share of ${count(share)}` : '';
   const others = Math.max(rest.length, known - within - 1);
   return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
     others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${others === 1 ? 'its' : 'their'} share.`]];
@@ -44,12 +44,23 @@ function within({ within_share: clients, waits_within_share: waits }) {
   return [seconds(waits.seconds), [`The longest wait among the ${subject} within ${clients === 1 ? 'its' : 'their'} share: `, id(waits.client), '.']];
 }
 
+/** In mode reject little is delayed: shows what is rejected instead. */
+function rejections(samples, { done, shadow, enforce }) {
+  const counts = enforce ? done.rejected : shadow.rejected;
+  const [most] = Object.entries(counts).sort((a, b) => b[1] - a[1]);
+  const rate = rates(samples, TREND_S, (sample) => sample.rejected).at(-1) ?? 0;
+  const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  return [`${count(Math.round(rate))} a second`, all === 0 ? 'No record was rejected.'
+    : [`${records(all)} since the start, most of them as `, h('span', { class: 'code' }, most[0]), '.']];
+}
+
 class Tile {
   value = h('p', { class: 'big' });
   says = h('p', {});
 
   constructor(title) {
-    this.element = h('section', { class: 'card tile' }, h('h3', {}, title), this.value, this.says);
+    this.title = h('h3', {}, title);
+    this.element = h('section', { class: 'card tile' }, this.title, this.value, this.says);
   }
 
   show(value, says) {
@@ -92,13 +103,18 @@ export function serviceView(service) {
     const stack = layers(samples, palette, 0, (sample) => sample.admitted, Math.max(SMOOTH_S, Math.min(cycle, 30)));
     admitted.update(times.slice(1), stack.map((layer) => ({ ...layer, values: layer.values.slice(1) })),
       { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
-    delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
+    const rejects = now.mode === 'reject';
+    setText(backlog.title, rejects ? 'Rejected' : 'Delayed');
+    setText(delayed.title, rejects ? 'Rejected records a second' : 'Delayed records by client');
+    if (rejects) delayed.update(times, [{ name: null, colour: 'c1', values: rates(samples, SMOOTH_S, (sample) => sample.rejected) }]);
+    else delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
     capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`, `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
     usedBar.replaceChildren(used(now, samples, palette));
     flood.show(...floods(now));
     share.show(...within(now));
     const sum = enforce ? now.done.backlog : now.shadow.backlog;
-    backlog.show(records(sum), backlogSays(samples, sum, enforce));
+    if (rejects) backlog.show(...rejections(samples, now));
+    else backlog.show(records(sum), backlogSays(samples, sum, enforce));
     flow.update(now, palette);
     const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
     loans.replaceChildren(...(lenders.length ? [...listed(lenders), lenders.length === 1 ? ' wants less than its share and lends the rest.' : ' want less than their shares and lend the rest.'] : []));

@@ -106,7 +106,7 @@ export class ClientTable {
       if (generation !== this.#generation) return;
       const took = performance.now() - began;
       // The more an answer costs, the less often it is asked for.
-      this.#nextAsk = performance.now() + Math.max(900, 50 * took);
+      this.#nextAsk = performance.now() + Math.max(900, 20 * took);
       this.#pages.set(page, clients);
       this.#matching = matching;
       setText(this.#says, matching === known ? `${count(known)} known` : `${count(matching)} of ${count(known)}`);
