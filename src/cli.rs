@@ -18,6 +18,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::dlq::{self, DlqArgs};
 use watermaster_tools::handover::{self, HandoverArgs};
 use watermaster_tools::load::{self, LoadArgs};
+use watermaster_tools::rules::{self, RulesArgs};
 use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
 use watermaster_tools::trace::{self, TraceArgs};
@@ -94,6 +95,8 @@ enum Command {
     Trace(TraceArgs),
     /// Show what another capacity, mode or lending would have meant for the records of a trace
     Simulate(SimulateArgs),
+    /// Explain which rule decides for a client
+    Rules(RulesArgs),
     /// List, show, export and send again the dead letters of a service
     Dlq(DlqArgs),
     /// Hand the source topics over to the service's own consumers, or back to Watermaster
@@ -157,6 +160,7 @@ pub fn main() -> Exit {
         Command::Work(args) => work::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Rules(args) => rules::run(&args),
         Command::Dlq(args) => dlq::run(&args),
         Command::Handover(args) => handover::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
@@ -236,6 +240,11 @@ mod tests {
             "78  the configuration",
         ] {
             assert!(help.contains(code), "{code}: {help}");
+        }
+        let (_, rows) = help.split_once("Exit codes:\n").expect("a table");
+        for row in rows.trim_end().lines() {
+            let starts = |at: &str| row.strip_prefix(at).is_some_and(|rest| !rest.starts_with(' '));
+            assert!(row.len() <= 80 && (starts("  ") || starts("      ")), "{row:?}");
         }
     }
 }

@@ -21,6 +21,7 @@ mod log;
 mod partitions;
 mod report;
 mod rounds;
+mod rules;
 mod sources;
 mod suspended;
 
@@ -51,6 +52,7 @@ use link::Link;
 use partitions::Partitions;
 use report::Reporter;
 use rounds::{RoundSchedule, Rounds};
+use rules::PolicyInForce;
 use sources::Sources;
 
 /// The most decisions between two readings of the clock.
@@ -122,6 +124,7 @@ enum LoopEnd {
 /// The state that outlives a consumer. Nothing of it was read from that consumer.
 struct EngineState {
     clock: Clock,
+    policy: PolicyInForce,
     throttle: Throttle,
     group: Option<GroupMember>,
     machine: Machine<Offsets>,
@@ -145,12 +148,14 @@ impl EngineState {
             replay_foreign: job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay,
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
-        let mut throttle = Throttle::new(job.service.policy.clone(), now);
+        let mut policy = PolicyInForce::new(job.service.policy.clone(), clock::wall_ms());
+        let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.
         throttle.handle_open_room(job.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));
         Ok(EngineState {
+            group: GroupMember::join(job, &policy, throttle.policy(), &clock)?,
+            policy,
             throttle,
-            group: GroupMember::join(job, &clock)?,
             machine: Machine::new(rules),
             clock,
             producer: sources.producer(job)?,
@@ -165,6 +170,7 @@ impl EngineState {
 struct Engine<'c> {
     job: &'c Job,
     clock: &'c Clock,
+    policy: &'c mut PolicyInForce,
     throttle: &'c mut Throttle,
     group: &'c mut Option<GroupMember>,
     link: Link<'c>,
@@ -199,6 +205,7 @@ impl<'c> Engine<'c> {
         Engine {
             job,
             clock: &state.clock,
+            policy: &mut state.policy,
             throttle: &mut state.throttle,
             group: &mut state.group,
             link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
@@ -230,6 +237,7 @@ impl<'c> Engine<'c> {
             self.intake.probe_ends(now, self.throttle, &self.link);
             self.release_suspended(now);
             self.take_change(now)?;
+            self.take_rules(now);
             self.serve_group_member()?;
             self.throttle.handle_timeout(now);
             self.reporter.log_allocations(&self.job.service.name, self.throttle);

@@ -134,14 +134,16 @@ impl Configuration {
         services.into_iter().filter_map(with_handle).collect()
     }
 
-    /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
-    /// if there are no files. `by` names the cause in the log.
+    /// Reads the files and the environment again, leaves each engine its change, starts and stops engines, and waits
+    /// until the snapshots show the changes; `None` if there are no files. `by` names the cause in the log.
     ///
     /// # Errors
     /// The errors that `check --connect` would report, or the changed keys that only a restart can take over. Nothing
     /// changes then.
     pub fn reload(&self, by: &str) -> Option<Result<ReloadView, ConfigErrors>> {
-        self.paths.as_deref().map(|paths| self.reload_from(paths, by))
+        let reloaded = self.paths.as_deref().map(|paths| self.reload_from(paths, by));
+        self.services.all().iter().for_each(ServiceHandle::wait_until_shown);
+        reloaded
     }
 
     /// Returns what a [`reload`](Configuration::reload) would change. Nothing changes.
@@ -266,12 +268,21 @@ impl Configuration {
                 }
                 let has_other_policy = |was: &Service| (&was.policy, &was.pace) != (&service.policy, &service.pace);
                 let is_known = names.is_some() || service.patterns.is_empty();
-                let policy = was.is_none_or(has_other_policy).then(|| handle.pace.change(service));
+                let has_other_policy = was.is_none_or(has_other_policy);
+                let capacity = if has_other_policy { handle.pace.change(service) } else { None };
+                let policy = has_other_policy.then(|| service.policy.clone());
                 handle.open.set_max(service.max_open);
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.
                 let open_room = service.max_open.is_none().then_some(None);
-                handle.inbox.leave(Change { policy, open_room, sources, facts: facts.clone(), ..Change::default() });
+                handle.inbox.leave(Change {
+                    policy,
+                    capacity,
+                    open_room,
+                    sources,
+                    facts: facts.clone(),
+                    ..Change::default()
+                });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Policy;
@@ -18,6 +19,11 @@ use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
 /// s).
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
+/// The longest time that a reload waits for the snapshot of a service. An engine that works takes a change over within
+/// half a second.
+const SHOW_TIMEOUT: Duration = Duration::from_secs(2);
+const SHOW_INTERVAL: Duration = Duration::from_millis(5);
+
 /// The reason why a service is not ready before its engine says more.
 pub const STARTING: &str = "starting";
 
@@ -32,17 +38,29 @@ pub struct Change {
     pub sources: Option<Vec<Source>>,
     /// The brokers' answers about new source topics.
     pub facts: BTreeMap<String, TopicFacts>,
+    /// The number of changes that were left until this one, which [`Inbox::leave`] sets.
+    pub number: u64,
 }
 
 /// The place where an engine finds its next change.
 #[derive(Debug, Default)]
-pub struct Inbox(Mutex<Option<Change>>);
+pub struct Inbox(Mutex<InboxState>);
+
+#[derive(Debug, Default)]
+struct InboxState {
+    waiting: Option<Change>,
+    /// The number of changes that were left.
+    left: u64,
+}
 
 impl Inbox {
     /// Leaves a change, over a former change that was not taken yet.
     pub fn leave(&self, change: Change) {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = place.get_or_insert_default();
+        let mut state = self.lock();
+        state.left += 1;
+        let number = state.left;
+        let waiting = state.waiting.get_or_insert_default();
+        waiting.number = number;
         waiting.policy = change.policy.or(waiting.policy.take());
         waiting.capacity = change.capacity.or(waiting.capacity.take());
         waiting.open_room = change.open_room.or(waiting.open_room.take());
@@ -52,7 +70,16 @@ impl Inbox {
 
     /// Takes the change that was left, if any.
     pub fn take(&self) -> Option<Change> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lock().waiting.take()
+    }
+
+    /// Returns the number of changes that were left.
+    fn left(&self) -> u64 {
+        self.lock().left
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,15 +101,13 @@ impl PaceCell {
         self.lock().1 = limit;
     }
 
-    /// Takes over the settings of a service that is configured anew. Returns its policy with the limit in force.
-    pub fn change(&self, service: &Service) -> Policy {
+    /// Takes over the settings of a service that is configured anew. Returns the limit in force, if the service follows
+    /// the search.
+    pub fn change(&self, service: &Service) -> Option<u64> {
         let mut cell = self.lock();
         cell.0 = service.pace.clone();
-        let mut policy = service.policy.clone();
-        if let (Some(pace), Some(limit)) = (service.pace.as_ref().filter(|pace| pace.applies()), cell.1) {
-            policy.capacity = limit.clamp(pace.params.floor, pace.params.ceiling);
-        }
-        policy
+        let pace = service.pace.as_ref().filter(|pace| pace.applies())?;
+        cell.1.map(|limit| limit.clamp(pace.params.floor, pace.params.ceiling))
     }
 }
 
@@ -167,6 +192,16 @@ impl ServiceHandle {
     /// Shows why the service is not ready, with its other figures as they are.
     pub fn show_trouble(&self, trouble: String) {
         self.cell.show_trouble(trouble);
+    }
+
+    /// Waits until the snapshot shows the changes that were left so far; not for an engine that does not run, and not
+    /// longer than [`SHOW_TIMEOUT`], such as during a late round.
+    pub fn wait_until_shown(&self) {
+        let (left, until) = (self.inbox.left(), Instant::now() + SHOW_TIMEOUT);
+        let is_shown = |snapshot: &ServiceSnapshot| snapshot.changes >= left || !snapshot.up || self.is_stopped();
+        while !is_shown(&self.cell.get()) && Instant::now() < until {
+            thread::sleep(SHOW_INTERVAL);
+        }
     }
 
     /// Tells the engine to finish its round and leave.

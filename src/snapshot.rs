@@ -15,7 +15,7 @@ use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::pace::PaceView;
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::scheduler::{Client, LeakyBucket};
+use watermaster_core::scheduler::{Client, LeakyBucket, Limits};
 use watermaster_core::throttle::{self, PauseReason, Throttle, Totals};
 use watermaster_core::units::Time;
 use watermaster_kafka::dead_letters;
@@ -61,6 +61,8 @@ pub struct ServiceSnapshot {
     pub sources: SourceFigures,
     pub engine: EngineTotals,
     pub group: GroupSnapshot,
+    /// The number of changes of the configuration, or of its open records, that the engine has taken over.
+    pub changes: u64,
     /// False once a fatal error stopped the service.
     pub up: bool,
     /// Set while the target or the dead-letter topic refuses writes.
@@ -262,8 +264,14 @@ impl ClientSnapshot {
     fn of(client: &Client, throttle: &Throttle, now: Time, unread: &Unread) -> ClientSnapshot {
         let (policy, (waiting, bytes)) = (throttle.policy(), client.backlog());
         let unread = unread.get(&*client.name).copied().unwrap_or_default();
-        let limit =
-            |bucket: &LeakyBucket| OwnLimit { most: bucket.most_in(policy.cycle), pace: bucket.pace_in(policy.cycle) };
+        let of_bucket = |bucket: &LeakyBucket| (bucket.most_in(policy.cycle), bucket.pace_in(policy.cycle));
+        let limit = |limits: &Limits| {
+            let buckets = limits.buckets().iter().map(of_bucket).filter(|_| !limits.is_held());
+            let least = |one: (u64, f64), other: (u64, f64)| (one.0.min(other.0), one.1.min(other.1));
+            // A client that is held has the limit 0.
+            let (most, pace) = buckets.reduce(least).unwrap_or_default();
+            OwnLimit { most, pace }
+        };
         let (backlog, backlog_bytes, shadow_backlog) =
             if policy.enforce { (waiting + unread, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
@@ -273,7 +281,7 @@ impl ClientSnapshot {
                 wants: client.wants().max(client.last_wants),
                 default_share: client.grant.default_share.as_f64(),
                 granted: client.grant.records,
-                limit: client.limit.as_deref().map(limit),
+                limit: client.limits.as_deref().map(limit),
                 admitted_last: client.last_admitted,
                 admitted_now: client.admitted_in_cycle(),
                 backlog,

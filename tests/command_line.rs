@@ -11,7 +11,7 @@ use program::{file, text, watermaster};
 
 #[test]
 fn malformed_command_lines_are_usage_errors() {
-    let lines: [&[&str]; 16] = [
+    let lines: [&[&str]; 18] = [
         &[],
         &["config"],
         &["config", "--schema", "--config", "watermaster.toml"],
@@ -21,6 +21,8 @@ fn malformed_command_lines_are_usage_errors() {
         &["demo", "--mode", "dance"],
         &["load", "--config", "watermaster.toml"],
         &["load", "--config", "watermaster.toml", "--scenario", "s.toml", "--seconds", "0"],
+        &["dlq", "close", "--config", "watermaster.toml"],
+        &["dlq", "close", "--config", "watermaster.toml", "--all", "--where", "reason=expired"],
         &["trace", "--config", "watermaster.toml", "--out", "x", "--from", "tomorrow"],
         &["simulate", "--config", "watermaster.toml", "--trace", "x", "--find", "capacity"],
         &["simulate", "--config", "watermaster.toml", "--trace", "x", "--capacity", "5..1/1"],

@@ -1,7 +1,13 @@
 //! A configuration is reloaded as a whole or not at all; the error names keys that need a restart.
 
-use std::path::{Path, PathBuf};
+#[allow(dead_code)] // Other tests use the rest.
+#[path = "support/wait.rs"]
+mod wait;
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use wait::{let_the_fault_last, wait_for};
 use watermaster::reload::Configuration;
 use watermaster_core::policy::Policy;
 use watermaster_settings::config::{Config, SCHEMA};
@@ -303,6 +309,30 @@ fn an_unchanged_file_is_accepted() {
     assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path of a file is not a change");
 }
 
+/// The answer of a reload came up to half a second before `/v1` showed the change, so a script that looked at once saw
+/// the former capacity.
+#[test]
+fn a_reload_ends_after_the_engine_shows_the_change() {
+    let file = File::new();
+    let handle = file.configuration.services.all().remove(0);
+    let show = |capacity, changes| {
+        let mut snapshot = (*handle.cell.get()).clone();
+        (snapshot.figures.capacity, snapshot.changes, snapshot.up) = (capacity, changes, true);
+        handle.cell.set(snapshot);
+    };
+    show(2_000, 0);
+    std::thread::scope(|scope| {
+        // An engine that has a round to finish before it takes the change over.
+        scope.spawn(|| {
+            let change = wait_for("a change", Duration::from_secs(10), || handle.inbox.take());
+            let_the_fault_last(Duration::from_millis(100));
+            show(change.policy.expect("another policy").capacity, change.number);
+        });
+        file.reload("capacity = 2000", "capacity = 3000").unwrap();
+        assert_eq!(handle.cell.get().figures.capacity, 3_000);
+    });
+}
+
 #[test]
 fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     let file = File::new();
@@ -316,6 +346,7 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     assert!(change.origin.contains("watermaster.toml:"), "{}", change.origin);
     let cycle = &view.next_cycle[0];
     assert_eq!((cycle.service.as_str(), cycle.wanted, cycle.admits, cycle.would_admit), ("kyc", 0, 0, 0));
+    assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(2_000), Some(4_500)));
     assert!(view.dry_run && !file.change_arrived() && file.configuration.past_changes().is_empty());
     assert_eq!(file.configuration.shown(), before);
     write("capacity = 0");

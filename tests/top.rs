@@ -145,9 +145,9 @@ fn beyond_loopback_top_needs_the_token() {
     let (_folder, token) = file(&format!("{TOKEN}\n"));
     let (_other_folder, other) = file("another\n");
     let (code, _, why) = top(&["--url", &url]);
-    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(69), true), "{why}");
+    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(78), true), "{why}");
     let (code, _, why) = top(&["--url", &url, "--token-file", other.to_str().unwrap()]);
-    assert_eq!((code, why.contains("does not accept this token")), (Some(69), true), "{why}");
+    assert_eq!((code, why.contains("does not accept this token")), (Some(78), true), "{why}");
     assert_eq!(top(&["--url", &url, "--token-file", token.to_str().unwrap()]).0, Some(0));
     assert_eq!(top(&["--url", &url, "--token-file", "/nowhere"]).0, Some(78));
 }
@@ -240,7 +240,10 @@ fn reload_prints_the_changes_or_the_errors() {
         ["is refused", "service[0].capacity (service kyc) is 0\n    allowed: ", &format!("{}:", path.display())];
     assert_eq!((code, parts.iter().all(|part| why.contains(part))), (Some(78), true), "{why}");
     let (code, _, why) = run(&arguments[..3], &[]);
-    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(69), true), "{why}");
+    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(78), true), "{why}");
+    let (_wrong_folder, wrong) = file("another\n");
+    let (code, _, why) = run(&[&arguments[..4], &[wrong.to_str().unwrap()]].concat(), &[]);
+    assert_eq!((code, why.contains("does not accept this token")), (Some(78), true), "{why}");
     // This instance has no file.
     let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
     let (code, _, why) = run(&["reload", "--url", &address.to_string(), arguments[3], arguments[4]], &[]);

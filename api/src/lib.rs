@@ -1,11 +1,15 @@
 //! The JSON of the answers of `/v1`. An instance writes these types, and programs that ask it read them. The names and
 //! the order of fields are fixed, because scripts rely on them. Renamed types keep the names of their schemas.
 
+mod explain;
+
 use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use explain::{ExplainView, FieldView, RuleRef};
 
 /// A word from a list that an instance knows; for another program, one that it may not know.
 pub type Word = Cow<'static, str>;
@@ -64,12 +68,15 @@ pub struct NextCycle {
     /// The records that the clients of this instance want, or that wait at it.
     pub wanted: u64,
     pub admits: u64,
+    /// The most that could be admitted however many were wanted; null without a limit, as in shadow mode.
+    pub admits_at_most: Option<u64>,
     pub cycle_seconds: f64,
     pub would_admit: u64,
+    pub would_admit_at_most: Option<u64>,
     pub would_last: f64,
 }
 
-/// The last changes of the configuration, the newest first; ten at most.
+/// The last changes of the configuration since the instance started, the newest first; ten at most.
 #[derive(Serialize, JsonSchema)]
 pub struct ChangesView {
     pub changes: Vec<PastChange>,

@@ -33,6 +33,7 @@ pub mod wire;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, GroupPolicy, Limit, Mode, Policy, Window};
+use crate::rules::Origin;
 use crate::units::{MARGIN, NANOS_PER_MILLI, Ratio, Time, lengthened, nanos};
 use state::Terms;
 
@@ -140,8 +141,8 @@ impl GroupParams {
 /// weights, limits and enforcement. Machines and versions of the program compute the same, and the order of the clients
 /// in the file does not matter.
 fn digest(policy: &Policy) -> u32 {
-    let limit = |limit: &Limit| (limit.rate, limit.per, limit.burst);
-    let rules = |client: &ClientPolicy| (client.weight.thousandths(), client.limit.as_ref().map(limit));
+    let limits = |limits: &[Limit]| limits.iter().map(|limit| (limit.rate, limit.per, limit.burst)).collect::<Vec<_>>();
+    let rules = |client: &ClientPolicy| (client.weight.thousandths(), limits(&client.limits));
     let clients: BTreeMap<&str, _> =
         policy.clients.iter().map(|client| (client.name.as_str(), rules(client))).collect();
     let lending: &str = policy.lending.into();
@@ -151,10 +152,16 @@ fn digest(policy: &Policy) -> u32 {
     let mut bytes = postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value");
     // Nothing is added without groups, which former versions do not know.
     if policy.names_groups || !policy.groups.is_empty() {
-        let rules =
-            |group: &GroupPolicy| (group.weight.thousandths(), group.limit.as_ref().map(limit), group.clients.clone());
+        let rules = |group: &GroupPolicy| (group.weight.thousandths(), limits(&group.limits), group.clients.clone());
         let groups: BTreeMap<&str, _> = policy.groups.iter().map(|group| (group.name.as_str(), rules(group))).collect();
         bytes = postcard::to_extend(&(policy.names_groups, groups), bytes).expect("a vector takes any value");
+    }
+    // Nor without rules.
+    let mut rules: Vec<_> =
+        policy.rules.iter().filter(|rule| rule.origin == Origin::File && !rule.is_table()).collect();
+    if !rules.is_empty() {
+        rules.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        bytes = postcard::to_extend(&rules, bytes).expect("a vector takes any value");
     }
     crc32fast::hash(&bytes)
 }
@@ -198,12 +205,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn client(name: &str, weight: u64) -> ClientPolicy {
-        ClientPolicy { name: name.to_owned(), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+        ClientPolicy { name: name.to_owned(), weight: Weight::from_thousandths(weight).unwrap(), limits: Vec::new() }
     }
 
     fn group(name: &str, thousandths: u64) -> GroupPolicy {
         let weight = Weight::from_thousandths(thousandths).unwrap();
-        GroupPolicy { name: name.to_owned(), weight, limit: None, clients: vec![ClientPattern::new("card-*")] }
+        GroupPolicy {
+            name: name.to_owned(),
+            weight,
+            limits: Vec::new(),
+            hold: false,
+            clients: vec![ClientPattern::new("card-*")],
+        }
     }
 
     fn policy() -> Policy {
@@ -239,7 +252,7 @@ mod tests {
             policy
         };
         let mut limited = policy();
-        limited.clients[0].limit = Some(limit);
+        limited.clients[0].limits = vec![limit];
         let others = [
             limited,
             Policy { unlisted_weight: weight, ..policy() },

@@ -31,6 +31,8 @@ pub mod pace;
 pub mod policy;
 /// Reasons for rejections.
 pub mod reason;
+/// What holds for clients, groups and the service, and when.
+pub mod rules;
 /// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
 pub mod scheduler;
 /// The names of delayed records.

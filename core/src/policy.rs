@@ -1,12 +1,13 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::offset_map::MapBudget;
+use crate::rules::{Field, Rank, Rules};
 use crate::units::{MARGIN, Ratio, Weight, lengthened};
 
 /// The policy of one service.
@@ -42,6 +43,13 @@ pub struct Policy {
     pub groups: Vec<GroupPolicy>,
     /// Names of clients are GROUP/CLIENT where the record names its group.
     pub names_groups: bool,
+    /// The rules, with those of the tables of clients and groups.
+    pub rules: Arc<Rules>,
+    /// The time by which the rules are valid, in milliseconds since the Unix epoch.
+    pub rules_at_ms: i64,
+    /// The configuration lists neither clients nor groups. Then a rule that lists some leaves all others alone: the
+    /// first rule for one client must not throw all others into one group of unlisted clients.
+    pub all_alone: bool,
     /// Backlog bound of one client, in records.
     pub queue_capacity: u64,
     /// Backlog bound of the service, in bytes.
@@ -77,6 +85,9 @@ impl Policy {
             clients: Vec::new(),
             groups: Vec::new(),
             names_groups: false,
+            rules: Arc::default(),
+            rules_at_ms: 0,
+            all_alone: false,
             queue_capacity: 10_000,
             queue_bytes: 256 << 20,
             max_delay: None,
@@ -102,9 +113,8 @@ impl Policy {
         if self.mode == Mode::Reject { Overflow::Pause } else { self.overflow }
     }
 
-    /// The index of a client's group in [`groups`](Policy::groups): the one that its name says, or else the one with a
-    /// pattern for it. Of several patterns the one with the most literal characters counts, then the first group by
-    /// name.
+    /// The index of a client's group in [`groups`](Policy::groups): the one that its name says, or else the one that a
+    /// rule sets, or the one with a pattern for it.
     pub fn group_of(&self, client: &str) -> Option<usize> {
         if self.groups.is_empty() {
             return None;
@@ -112,8 +122,39 @@ impl Policy {
         if self.names_groups
             && let Some((group, _)) = client.split_once('/')
         {
-            return self.groups.iter().position(|known| known.name == group);
+            return self.group_named(group);
         }
+        let table = self.table_of(client);
+        if self.rules.are_tables_only() {
+            return table;
+        }
+        let rules = self.rules.for_client(client, self.rules_at_ms);
+        let Some((rule, group)) = rules.first(Field::Group).and_then(|rule| Some((rule, rule.effects.group.as_ref()?)))
+        else {
+            return table;
+        };
+        let by_table = table.filter(|&table| {
+            let GroupPolicy { name, clients, .. } = &self.groups[table];
+            let by_id = clients.iter().any(|pattern| pattern.id() == Some(client));
+            Rank::of_group_table(&format!("group.{name}"), by_id) < Rank::of(rule, client)
+        });
+        by_table.or_else(|| self.group_named(group))
+    }
+
+    /// The full name of a client whose record names its group: GROUP/CLIENT. A group that does not exist counts as one
+    /// client with its name.
+    pub fn full_name<'g>(&self, group: &'g str, client: &str) -> Cow<'g, str> {
+        if self.group_named(group).is_some() { Cow::Owned(format!("{group}/{client}")) } else { Cow::Borrowed(group) }
+    }
+
+    /// The index of the group with this name.
+    pub fn group_named(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|known| known.name == name)
+    }
+
+    /// The index of the group whose table lists a client. Of several patterns the one with the most literal characters
+    /// counts, then the first group by name.
+    fn table_of(&self, client: &str) -> Option<usize> {
         let literal = |group: &GroupPolicy| {
             let patterns = group.clients.iter().filter(|pattern| pattern.matches(client));
             patterns.map(ClientPattern::literal_characters).max()
@@ -141,7 +182,7 @@ impl Policy {
     pub(crate) fn place(&self, group: Option<usize>, is_configured: bool) -> Option<usize> {
         match group {
             Some(group) => Some(group + 1),
-            None => (self.lists_any() && !is_configured).then_some(0),
+            None => (self.lists_any() && !self.all_alone && !is_configured).then_some(0),
         }
     }
 
@@ -164,8 +205,10 @@ pub struct GroupPolicy {
     pub name: String,
     /// The weight among the groups and the clients that stand alone.
     pub weight: Weight,
-    /// The absolute limit of all its clients together.
-    pub limit: Option<Limit>,
+    /// The absolute limits of all its clients together: a record needs room under each.
+    pub limits: Vec<Limit>,
+    /// Nothing of its clients is admitted.
+    pub hold: bool,
     /// The clients that are in the group if their records name none.
     pub clients: Vec<ClientPattern>,
 }
@@ -191,6 +234,11 @@ impl ClientPattern {
         ClientPattern { parts }
     }
 
+    /// The pattern that stands for one id, in which no character is special.
+    pub fn of_id(id: &str) -> ClientPattern {
+        ClientPattern { parts: vec![id.to_owned()] }
+    }
+
     /// Returns whether the pattern stands for this id.
     pub fn matches(&self, client: &str) -> bool {
         let [first, middle @ .., last] = &self.parts[..] else { return self.parts[0] == client };
@@ -199,6 +247,11 @@ impl ClientPattern {
         };
         let found = middle.iter().try_fold(rest, |rest, part| rest.split_once(part.as_str()).map(|(_, rest)| rest));
         found.is_some()
+    }
+
+    /// The id that the pattern stands for; `None` if it stands for several.
+    pub fn id(&self) -> Option<&str> {
+        if let [id] = &self.parts[..] { Some(id) } else { None }
     }
 
     /// The number of characters that stand for themselves.
@@ -214,12 +267,12 @@ pub struct ClientPolicy {
     pub name: String,
     /// The weight inside the client's group, or among the groups and all clients that stand alone.
     pub weight: Weight,
-    /// The absolute limit of this client alone.
-    pub limit: Option<Limit>,
+    /// The absolute limits of this client alone: a record needs room under each.
+    pub limits: Vec<Limit>,
 }
 
 /// A client's own limit: a token bucket that refills `rate` tokens per `per` and holds `burst`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Limit {
     /// Records per `per`.
     pub rate: NonZeroU32,

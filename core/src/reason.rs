@@ -17,6 +17,8 @@ pub enum Reason {
     TooManyClients,
     /// The client's own absolute limit.
     ClientLimit,
+    /// A rule holds the client or its group (reject mode).
+    Held,
     /// The client used its grant (reject mode).
     OverAllocation,
     /// The client is below its grant, but others used the capacity before it was recalled (reject mode).
@@ -52,6 +54,10 @@ impl Reason {
             Reason::ClientLimit => {
                 "The record was not processed: its client has used up its own limit; send it again after \
                  throttle-retry-after-ms, or ask the operators to redrive it"
+            }
+            Reason::Held => {
+                "The record was not processed: the operators hold its client; ask them when that ends, and send it again \
+                 or have it redriven then"
             }
             Reason::OverAllocation => {
                 "The record was not processed: its client has sent all that it is granted; send it again after \

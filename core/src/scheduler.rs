@@ -8,8 +8,8 @@
 //! - `decision`: the decision on a record that was read
 //! - `registry`, `client`, `client_groups`: the known clients and their groups, with weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
-//! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a
-//!   client's own limit
+//! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: its bucket
+//! - `limits`: the limits of a client or a group of clients
 //! - `cycles`: cycles and allocations. `falling_part`: a client's part of its grant after records went elsewhere
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
@@ -26,6 +26,7 @@ mod fair;
 mod falling_part;
 mod gates;
 mod lent_room;
+mod limits;
 mod mean_limit;
 mod names;
 mod pages;
@@ -51,6 +52,7 @@ use cycles::Cycles;
 pub(crate) use decision::Decision;
 use gates::Gates;
 pub use gates::{GroupPart, OpenRoom};
+pub use limits::Limits;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 pub(crate) use spacing::least_limit;
@@ -64,6 +66,10 @@ pub(crate) struct Scheduler {
     pub(crate) gates: Gates,
     pub(crate) cycles: Cycles,
     bounds: Bounds,
+    /// Clients that may have records to expire, by a rule.
+    expiring: Vec<u32>,
+    /// Records that are overdue wait until this time for room in the offset map.
+    expire_after: Time,
     /// The last time at which partitions were taken over.
     takeover: Time,
 }
@@ -95,6 +101,8 @@ impl Scheduler {
             gates: Gates::new(&policy),
             cycles: Cycles::new(now, policy.cycle),
             bounds: Bounds::default(),
+            expiring: Vec::new(),
+            expire_after: Time::ZERO,
             takeover: Time::ZERO,
             policy,
         };
@@ -109,13 +117,36 @@ impl Scheduler {
     /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
     pub fn change(&mut self, now: Time, policy: Policy) {
         let old = std::mem::replace(&mut self.policy, policy);
-        self.clients.change(&self.policy, now, self.cycles.number);
+        self.clients.change_use(&self.policy, now, self.cycles.number);
+        self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
         if old.cycle != self.policy.cycle {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
         }
         self.gates.change(now, &old, &self.policy);
         self.allocate(Cause::Reload);
         self.clients.requeue_all(&mut self.backlog);
+        self.find_expiring();
+    }
+
+    /// Changes to the weights, limits, groups and delays of a policy that differs in no more than those and the
+    /// capacity.
+    pub fn change_rules(&mut self, now: Time, policy: Policy) {
+        let capacity = policy.capacity;
+        self.policy = Policy { capacity: self.policy.capacity, ..policy };
+        self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
+        self.change_capacity(now, capacity);
+        self.allocate(Cause::Rules);
+        self.clients.requeue_all(&mut self.backlog);
+        self.find_expiring();
+    }
+
+    /// Finds the clients with records that a rule expires.
+    fn find_expiring(&mut self) {
+        let has_some = |client: &Client| {
+            let head = client.queue.records.head();
+            head.is_some_and(|head| self.backlog.get(head).since < client.expires_before)
+        };
+        self.expiring = self.clients.iter().filter(|(_, client)| has_some(client)).map(|(index, _)| index).collect();
     }
 
     /// Determines the records that exceed the bounds of a new policy.
@@ -185,18 +216,16 @@ impl Scheduler {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
         self.clients.take_grants(&grants, None, &mut self.backlog.fair);
-        self.clients.groups.take_limits(now, &self.policy, ratio_of);
+        self.clients.groups.take_limits(now, ratio_of);
         for (client, whole) in self.clients.iter_mut().zip(wholes) {
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
-        }
-        self.bounds.excess.discard();
-        for wanted in &self.policy.clients {
-            let (Some(limit), Some(part)) = (&wanted.limit, part_of(&wanted.name)) else { continue };
-            let client = self.clients.find(&wanted.name).expect("a configured client is known");
-            if let Some(bucket) = &mut self.clients.get_mut(client).limit {
-                bucket.change(now, LeakyBucket::of_limit(&limit.part(part.ratio)));
+            if let Some(limits) = &mut client.limits
+                && let Some(part) = part_of(&client.name)
+            {
+                limits.take_part(now, part.ratio);
             }
         }
+        self.bounds.excess.discard();
     }
 
     fn request_allocation(&mut self, now: Time, cause: Cause) {
@@ -256,8 +285,14 @@ impl Scheduler {
 
     /// Delays a record. If it is `kept`, no record of its client is evicted.
     #[inline]
-    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, kept: bool) {
-        let queue = &mut self.clients.get_mut(record.client).queue;
+    pub fn enqueue(&mut self, slot: Slot, mut record: QueuedRecord, kept: bool) {
+        let client = self.clients.get_mut(record.client);
+        if client.queue.has_own_delay
+            && let Some(delay) = client.max_delay
+        {
+            record.delays = self.backlog.list_of(delay);
+        }
+        let queue = &mut client.queue;
         self.backlog.push(slot, record, queue);
         if kept {
             self.backlog.keep(queue);
@@ -305,11 +340,37 @@ impl Scheduler {
         self.backlog.get(slot).since.max(self.gates.limited_since()) + most + slice_width(window) * 2
     }
 
-    /// The oldest delayed record, if it has waited for `max_delay`.
+    /// A delayed record that has waited for as long as it may, or that a rule expires.
     #[inline]
-    pub fn expired(&self, now: Time) -> Option<Slot> {
-        let max_delay = self.policy.max_delay?;
-        self.oldest().filter(|&slot| self.backlog.get(slot).since + max_delay <= now)
+    pub fn expired(&mut self, now: Time) -> Option<Slot> {
+        if self.expire_after > now {
+            return None;
+        }
+        while let Some(&client) = self.expiring.last() {
+            let client = self.clients.lookup(client);
+            let head = client.and_then(|client| Some((client.queue.records.head()?, client.expires_before)));
+            match head {
+                Some((slot, before)) if self.backlog.get(slot).since < before => return Some(slot),
+                _ => drop(self.expiring.pop()),
+            }
+        }
+        let (deadline, slot) = self.next_deadline()?;
+        (deadline <= now).then_some(slot)
+    }
+
+    /// Leaves the next expired record for one commit interval: its completion does not fit in the offset map, which
+    /// older records of its partition that may wait for longer hold back.
+    #[cold]
+    pub fn postpone_expiry(&mut self, now: Time) {
+        self.expire_after = now + self.policy.commit_interval;
+    }
+
+    /// The first delayed record that will have waited for as long as it may, and when.
+    #[inline]
+    fn next_deadline(&self) -> Option<(Time, Slot)> {
+        let of_service = self.policy.max_delay.zip(self.backlog.oldest_of_service());
+        let of_service = of_service.map(|(delay, slot)| (self.backlog.get(slot).since + delay, slot));
+        self.backlog.other_deadlines().chain(of_service).min_by_key(|(deadline, _)| *deadline)
     }
 
     /// The client that is served next, and its first record; `None` if no record may go now.
@@ -391,8 +452,11 @@ impl Scheduler {
             return now;
         }
         let mut next = self.cycles.next_allocation();
-        if let (Some(oldest), Some(max_delay)) = (self.oldest(), self.policy.max_delay) {
-            next = next.min(self.backlog.get(oldest).since + max_delay);
+        if let Some((deadline, _)) = self.next_deadline() {
+            next = next.min(deadline.max(self.expire_after));
+        }
+        if !self.expiring.is_empty() {
+            next = next.min(self.expire_after);
         }
         if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);

@@ -60,7 +60,7 @@ pub fn nanos(duration: Duration) -> u64 {
 }
 
 /// A client's weight in thousandths, from 0.001 to 1 000 000.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Weight(u64);
 
 impl Weight {

@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn group(name: &str, clients: &[&str]) -> GroupPolicy {
     let clients = clients.iter().map(|text| ClientPattern::new(text)).collect();
-    GroupPolicy { name: name.to_owned(), weight: Weight::ONE, limit: None, clients }
+    GroupPolicy { name: name.to_owned(), weight: Weight::ONE, limits: Vec::new(), hold: false, clients }
 }
 
 fn limit(rate: u32, per: Duration, burst: u32) -> Option<Limit> {
@@ -89,7 +89,7 @@ fn groups_share_by_their_weights_and_not_by_the_number_of_their_clients() {
 #[test]
 fn the_limit_of_a_group_holds_for_all_its_clients_together() {
     let mut limited = group("a", &["a*"]);
-    limited.limit = limit(5, SECOND, 10);
+    limited.limits = limit(5, SECOND, 10).into_iter().collect();
     let mut sim = Sim::new(Policy { mode: Mode::Reject, groups: vec![limited], ..policy(1_000, SECOND) }, 1);
     let send = |sim: &mut Sim, records: u32| {
         let fates = (0..records).map(|number| sim.read(if number % 2 == 0 { "a1" } else { "a2" }, 0));
@@ -107,7 +107,7 @@ fn the_limit_of_a_group_holds_for_all_its_clients_together() {
 #[test]
 fn a_group_that_waits_for_its_limit_holds_up_no_other_client() {
     let mut limited = group("a", &["a*"]);
-    limited.limit = limit(10, SECOND, 1);
+    limited.limits = limit(10, SECOND, 1).into_iter().collect();
     let mut sim = Sim::new(Policy { groups: vec![limited], ..policy(200, SECOND) }, 1);
     for step in 0..5_000_u64 {
         sim.read(if step % 2 == 0 { "a1" } else { "a2" }, 0);
@@ -138,7 +138,7 @@ fn a_reload_moves_clients_to_other_groups() {
     };
     flood(&mut sim);
     let mut limited = group("b", &["b", "listed"]);
-    limited.limit = limit(1, SECOND, 1);
+    limited.limits = limit(1, SECOND, 1).into_iter().collect();
     for groups in [vec![group("a", &["a*"])], vec![limited.clone(), group("a", &["a1"])], vec![], vec![limited], vec![]]
     {
         sim.throttle.handle_policy(sim.now, Policy { groups, ..before.clone() });

@@ -36,7 +36,7 @@ pub enum AskError {
     MissingTopic { topic: String },
     #[error("topic {topic}: {code}")]
     RefusedTopic { topic: String, code: Code },
-    #[error("consumer group {group}: {code}: grant READ on it")]
+    #[error("consumer group {group}: {code}: grant DESCRIBE on it")]
     RefusedGroup { group: String, code: Code },
     #[error("topic {topic} has {partitions} partitions; it needs exactly one")]
     Partitions { topic: String, partitions: i32 },

@@ -1,6 +1,6 @@
 //! Offsets of a service's sources that one consumer group takes over from another, while neither has members.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -134,17 +134,32 @@ impl Handover {
     pub fn commit(&self, commits: &[(SourcePartition, &Commit)]) -> Result<(), HandoverError> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::reach("handover_before_commit");
-        let (client, lists) = (self.asker.consumer.client(), lists(commits, &self.topics));
-        let requests = CommitRequests::new(client);
-        let done = loop {
-            match requests.advance(client, &lists, COMMIT_TIMEOUT, || Ok(())) {
-                Ok(false) => {}
-                done => break done,
-            }
-        };
+        let done = self.send(commits);
         #[cfg(feature = "failpoints")]
         crate::failpoint::reach("handover_after_commit");
-        done.map(drop).map_err(|error| HandoverError::Commit { group: self.group.clone(), error })
+        done.map_err(|error| HandoverError::Commit { group: self.group.clone(), error })
+    }
+
+    /// Asks whether the client's group would take offsets, and changes none: brokers look at permissions first, and
+    /// then find no partition with this number.
+    ///
+    /// # Errors
+    /// A permission is missing.
+    pub fn check_commit(&self) -> Result<(), HandoverError> {
+        let nowhere = Commit { partition: 0, offset: 0, metadata: String::new() };
+        let sources: BTreeSet<_> = self.partitions.iter().map(|at| at.0).collect();
+        let commits: Vec<_> = sources.into_iter().map(|source| ((source, i32::MAX), &nowhere)).collect();
+        match self.send(&commits) {
+            Err(error @ OffsetsError::Refused(_)) => Err(HandoverError::Commit { group: self.group.clone(), error }),
+            _ => Ok(()),
+        }
+    }
+
+    fn send(&self, commits: &[(SourcePartition, &Commit)]) -> Result<(), OffsetsError> {
+        let (client, lists) = (self.asker.consumer.client(), lists(commits, &self.topics));
+        let requests = CommitRequests::new(client);
+        while !requests.advance(client, &lists, COMMIT_TIMEOUT, || Ok(()))? {}
+        Ok(())
     }
 
     /// Returns the offsets of a topic that `group` has not committed; `None` if it has committed none.

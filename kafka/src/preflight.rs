@@ -35,6 +35,8 @@ pub struct Report {
     pub topics: BTreeMap<String, TopicFacts>,
     /// The names of all topics of the cluster, if a source has a pattern and the brokers tell them.
     pub names: Option<Vec<String>>,
+    /// The number of brokers; 0 if it is unknown.
+    pub brokers: usize,
 }
 
 impl Report {
@@ -130,6 +132,7 @@ pub fn check_patiently(
         }
     }
     let facts = client.broker_facts(settings, timeout);
+    report.brokers = facts.brokers;
     report.findings.extend(brokers::compare(settings, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();
     let grouped = || settings.services.iter().filter(|service| is_grouped(service));

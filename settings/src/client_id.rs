@@ -139,24 +139,45 @@ pub fn identify<'r>(
     Identity::Anonymous(absent)
 }
 
-/// Returns the full name of a client that [`identify`] found: with its group, if the record names one. An id with `/`
-/// would else be taken for a client of a group.
-pub fn in_group<'r>(
-    client: Cow<'r, str>, service: &Service, record: &'r impl Fields, source: &'r Source, schemas: &impl Schemas,
-) -> Identity<'r> {
+/// The sender of a record, by the rules of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedSender<'r> {
+    /// A client of a record that names no group.
+    Client(Cow<'r, str>),
+    /// A client of a record that names the client's group, by the ids of both.
+    InGroup {
+        group: Cow<'r, str>,
+        client: Cow<'r, str>,
+    },
+    /// The source does not allow the client with this id.
+    NotAllowed(Cow<'r, str>),
+    Anonymous(AnonymousReason),
+    Unknown(UnknownSchema),
+}
+
+/// Finds the sender of a record that was read from `source`. The source allows clients by their ids alone, so a group
+/// is looked for last. An id with `/` would be taken for a client of a group.
+pub fn sender_of<'r>(
+    service: &Service, record: &'r impl Fields, source: &'r Source, schemas: &impl Schemas,
+) -> NamedSender<'r> {
+    let client = match identify(&service.client_from, record, source, schemas) {
+        Identity::Client(client) if !source.allows(&client) => return NamedSender::NotAllowed(client),
+        Identity::Client(client) => client,
+        Identity::Anonymous(why) => return NamedSender::Anonymous(why),
+        Identity::Unknown(schema) => return NamedSender::Unknown(schema),
+    };
     if service.group_from.is_empty() {
-        return Identity::Client(client);
+        return NamedSender::Client(client);
     }
     match identify(&service.group_from, record, source, schemas) {
-        Identity::Client(group) => match service.full_name(&group, &client) {
-            Some(name) => Identity::Client(Cow::Owned(name)),
-            None => Identity::Anonymous(AnonymousReason::SlashInGroup),
-        },
+        Identity::Client(group) if group.contains('/') => NamedSender::Anonymous(AnonymousReason::SlashInGroup),
+        Identity::Client(group) => NamedSender::InGroup { group, client },
         Identity::Anonymous(AnonymousReason::Missing) if client.contains('/') => {
-            Identity::Anonymous(AnonymousReason::SlashInClient)
+            NamedSender::Anonymous(AnonymousReason::SlashInClient)
         }
-        Identity::Anonymous(AnonymousReason::Missing) => Identity::Client(client),
-        other => other,
+        Identity::Anonymous(AnonymousReason::Missing) => NamedSender::Client(client),
+        Identity::Anonymous(why) => NamedSender::Anonymous(why),
+        Identity::Unknown(schema) => NamedSender::Unknown(schema),
     }
 }
 

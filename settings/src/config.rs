@@ -7,11 +7,13 @@
 
 mod change;
 mod clients;
+mod cross_checks;
 mod effective;
+mod groups;
 mod kafka;
 mod pace;
 mod registry;
-mod rules;
+mod rule;
 mod schema;
 mod service;
 mod values;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 pub use self::change::Changed;
 pub use self::clients::ClientRefused;
 pub use self::effective::Effective;
+pub use self::rule::of_json as rule_of_json;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
 pub use self::values::{ratio, weight};
 pub use crate::reader::{
@@ -136,7 +139,7 @@ pub fn files_at(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
     let kafka = root.table("kafka");
     let services = root.tables("service");
-    rules::check(&kafka, &services);
+    cross_checks::check(&kafka, &services);
     let services: Vec<_> = services.iter().map(|section| service::service(section, &kafka)).collect();
     let start_from_is_written = kafka.is_set("start_from");
     crate::read_struct!(Settings {

@@ -232,6 +232,8 @@ pub struct Service {
     pub consumer_group: Option<String>,
     /// The most admitted records that `consumer_group`, which is set then, has not committed.
     pub max_open: Option<u64>,
+    /// The largest capacity that a rule may set.
+    pub rules_max_capacity: u64,
     /// The search for the capacity, if it is wanted; `consumer_group` is set then.
     pub pace: Option<PaceSettings>,
     /// The settings that the core needs.
@@ -258,6 +260,7 @@ impl Service {
             redrive_key: None,
             consumer_group: None,
             max_open: None,
+            rules_max_capacity: policy.capacity,
             pace: None,
             policy,
         }
@@ -268,19 +271,8 @@ impl Service {
         let client = source.sole_client(&self.client_from)?;
         match (&self.group_from[..], &source.client) {
             ([], _) => Some(Cow::Borrowed(client)),
-            ([ClientFrom::Topic], Some(group)) => self.full_name(group, client).map(Cow::Owned),
+            ([ClientFrom::Topic], Some(group)) if !group.contains('/') => Some(self.policy.full_name(group, client)),
             _ => None,
-        }
-    }
-
-    /// Returns the full name of a client whose record names its group: GROUP/CLIENT. A group that is not configured
-    /// counts as one client with its name. `None` if the group's id holds `/`.
-    pub fn full_name(&self, group: &str, client: &str) -> Option<String> {
-        let is_known = self.policy.groups.iter().any(|known| known.name == group);
-        match group.contains('/') {
-            true => None,
-            false if is_known => Some(format!("{group}/{client}")),
-            false => Some(group.to_owned()),
         }
     }
 
@@ -395,6 +387,11 @@ impl Source {
             dead_letter: "dead".to_owned(),
             by_pattern: false,
         }
+    }
+
+    /// Returns whether the client with this id may send to the topic.
+    pub fn allows(&self, client: &str) -> bool {
+        self.allowed_clients.as_ref().is_none_or(|allowed| allowed.iter().any(|one| one == client))
     }
 
     /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,

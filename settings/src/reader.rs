@@ -25,7 +25,7 @@ mod variables;
 use std::path::{Path, PathBuf};
 use std::{cell::RefCell, collections::BTreeMap, ffi::OsString};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::key_path::{KeyPath, Segment};
@@ -106,6 +106,19 @@ impl Reader {
             warnings: RefCell::default(),
             entries: RefCell::default(),
         })
+    }
+
+    /// Takes the values of an object of JSON, which came from `path`.
+    pub fn of_json(schema: &'static Schema, object: &Map<String, Value>, path: &Path) -> Reader {
+        Reader {
+            schema,
+            path: path.to_owned(),
+            root: tree::of_json(object, path),
+            unread: Vec::new(),
+            errors: RefCell::default(),
+            warnings: RefCell::default(),
+            entries: RefCell::default(),
+        }
     }
 
     /// Returns the whole file as a section.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use watermaster_core::policy::{Mode, Overflow, Policy};
+use watermaster_core::policy::{GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::units::Weight;
 
 use crate::model::{ClientFrom, Service, Settings, Source, SourcePattern, sole_client};
@@ -101,12 +101,8 @@ impl Service {
     /// its part of the capacity by weight.
     pub fn guaranteed_rate(&self, client: &str) -> f64 {
         let policy = &self.policy;
-        let weight = |weight: Weight| weight.thousandths() as f64;
         let own = policy.clients.iter().find(|known| known.name == client).map(|known| weight(known.weight));
-        let alone = policy.clients.iter().filter(|known| policy.group_of(&known.name).is_none());
-        let upper = alone.map(|known| weight(known.weight)).sum::<f64>()
-            + policy.groups.iter().map(|group| weight(group.weight)).sum::<f64>()
-            + weight(policy.unlisted_weight);
+        let upper = self.upper_weight();
         let part = match (policy.group_of(client), own) {
             (Some(group), own) => {
                 let inside = policy.clients.iter().filter(|known| policy.group_of(&known.name) == Some(group));
@@ -122,11 +118,37 @@ impl Service {
         policy.capacity as f64 / policy.cycle.as_secs_f64() * part
     }
 
+    /// Returns the weight of all groups and of all clients that stand alone, if unlisted clients weigh the most.
+    fn upper_weight(&self) -> f64 {
+        let policy = &self.policy;
+        let alone = policy.clients.iter().filter(|known| policy.group_of(&known.name).is_none());
+        alone.map(|known| weight(known.weight)).sum::<f64>()
+            + policy.groups.iter().map(|group| weight(group.weight)).sum::<f64>()
+            + weight(policy.unlisted_weight)
+    }
+
+    /// Returns a line for each group of clients that tells its default share, for people.
+    pub fn group_texts(&self) -> Vec<String> {
+        let (upper, cycle) = (self.upper_weight(), humantime::format_duration(self.policy.cycle));
+        let line = |group: &GroupPolicy| {
+            let share = (self.policy.capacity as f64 * weight(group.weight) / upper).floor();
+            let text = format!("group {}: a default share of at least {share} records per {cycle}", group.name);
+            let limit =
+                |limit: &Limit| format!(", a limit of {} per {}", limit.rate, humantime::format_duration(limit.per));
+            group.limits.iter().map(limit).fold(text, |text, limit| text + &limit)
+        };
+        self.policy.groups.iter().map(line).collect()
+    }
+
     /// Returns the topics and patterns of the sources, for people.
     pub fn sources_text(&self) -> String {
         let patterns = self.patterns.iter().map(|source| source.pattern.as_str());
         self.sources.iter().map(|source| source.topic.as_str()).chain(patterns).collect::<Vec<_>>().join(", ")
     }
+}
+
+fn weight(weight: Weight) -> f64 {
+    weight.thousandths() as f64
 }
 
 impl Settings {

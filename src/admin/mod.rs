@@ -183,7 +183,12 @@ fn routes() -> Vec<Route> {
             refusals: BAD_QUERY,
             ..read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config))
         },
-        read("/changes", "Shows the last ten changes of the configuration.", schema::<ChangesView>, get(changes)),
+        read(
+            "/changes",
+            "Shows the last ten changes of the configuration since the instance started.",
+            schema::<ChangesView>,
+            get(changes),
+        ),
         Route {
             method: "post",
             query: &[(

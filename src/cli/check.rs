@@ -1,6 +1,6 @@
 //! `watermaster check`.
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{collections::BTreeMap, fmt, thread, time::Duration};
 
 use super::missing::{self, TopicTool};
 use clap::Args;
@@ -33,7 +33,7 @@ pub struct CheckArgs {
     /// Also ask the brokers whether the topics exist and may be seen and their limits fit, and the schema registry
     #[arg(long)]
     connect: bool,
-    /// Print the commands that make the missing topics
+    /// Print the commands that make the missing topics to stdout, and all else to stderr
     #[arg(long, requires = "connect")]
     create: bool,
     /// The tool that makes them
@@ -53,6 +53,9 @@ struct Answers {
     registry: Option<Result<(), RegistryError>>,
 }
 
+/// Prints a line for people.
+type Say = fn(fmt::Arguments<'_>);
+
 /// Prints errors and warnings, or that the configuration is valid.
 pub fn check(args: &CheckArgs) -> Exit {
     let config = args.file.load();
@@ -68,24 +71,26 @@ pub fn check(args: &CheckArgs) -> Exit {
         print(format_args!("{:#}", report(&config, &asked, exit)));
         return exit;
     }
+    // Commands alone can be handed to a shell.
+    let say: Say = if args.create { |line| eprintln!("{line}") } else { |line| print(line) };
     let settings = match config {
         Err(errors) => return fail(Exit::Config, errors),
         Ok(config) => {
-            print_text(&config);
+            print_text(&config, say);
             config.settings
         }
     };
     match asked.registry {
         None => {}
-        Some(Ok(())) => print("the schema registry answers"),
+        Some(Ok(())) => say(format_args!("the schema registry answers")),
         Some(Err(error)) => eprintln!("error: the schema registry: {error}"),
     }
     match asked.brokers {
         None => {}
         Some(Err(error)) => eprintln!("error: {error}"),
         Some(Ok(report)) => {
-            print_matches(&settings, &report);
-            print_findings(&report);
+            print_matches(&settings, &report, say);
+            print_findings(&report, say);
             let missing = report.missing_topics(&settings);
             if args.create && !missing.is_empty() {
                 print(missing::text(args.topics, &settings.kafka.bootstrap_servers, &missing));
@@ -166,10 +171,10 @@ fn matches(settings: &Settings, report: &preflight::Report) -> BTreeMap<String, 
     with_patterns.map(|service| (service.name.clone(), topics(service))).collect()
 }
 
-fn print_matches(settings: &Settings, report: &preflight::Report) {
+fn print_matches(settings: &Settings, report: &preflight::Report, say: Say) {
     for (service, topics) in matches(settings, report) {
         let topics = if topics.is_empty() { "none".to_owned() } else { topics.join(", ") };
-        print(format_args!("topics that match the patterns of service {service}: {topics}"));
+        say(format_args!("topics that match the patterns of service {service}: {topics}"));
     }
 }
 
@@ -190,27 +195,27 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-fn print_findings(report: &preflight::Report) {
+fn print_findings(report: &preflight::Report, say: Say) {
     for finding in &report.findings {
         let text = finding.problem.to_string();
         let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
         let parts: Vec<&str> = parts.into_iter().flatten().chain([text.as_str()]).collect();
-        print(format_args!("{}", parts.join(": ")));
+        say(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() && !report.lacks_topics() {
-        print("the brokers have what the configuration needs");
+        say(format_args!("the brokers have what the configuration needs"));
     }
 }
 
-fn print_text(config: &Config) {
+fn print_text(config: &Config, say: Say) {
     for warning in &config.warnings {
-        print(format_args!("warning: {} {}", warning.title(), warning.problem));
-        print(format_args!("    better: {}", warning.allowed));
-        print(format_args!("    from:   {}\n", warning.origin));
+        say(format_args!("warning: {} {}", warning.title(), warning.problem));
+        say(format_args!("    better: {}", warning.allowed));
+        say(format_args!("    from:   {}\n", warning.origin));
     }
-    print(format_args!("the configuration is valid (hash {})", config.effective.hash()));
+    say(format_args!("the configuration is valid (hash {})", config.effective.hash()));
     for service in &config.settings.services {
-        print(format_args!(
+        say(format_args!(
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,
             service.sources_text(),
@@ -219,8 +224,12 @@ fn print_text(config: &Config) {
             service.policy.capacity,
             humantime::format_duration(service.policy.cycle)
         ));
-        print(format_args!("    {}", service.flood_text()));
-        service.backlog_text().iter().for_each(|text| print(format_args!("    {text}")));
+        say(format_args!("    {}", service.flood_text()));
+        service
+            .backlog_text()
+            .into_iter()
+            .chain(service.group_texts())
+            .for_each(|text| say(format_args!("    {text}")));
     }
-    print(format_args!("an instance needs up to {} MiB of memory", config.settings.memory() >> 20));
+    say(format_args!("an instance needs up to {} MiB of memory", config.settings.memory() >> 20));
 }

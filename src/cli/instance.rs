@@ -21,8 +21,8 @@ Examples:
   watermaster reload --token-file token
   watermaster reload --url http://10.0.0.7:9464 --token-file token
 
-Exits with 78 if the instance refuses the new configuration; the one in force stays. Without --url, the variable
-WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
+Exits with 78 if the instance refuses the token, or the new configuration: the one in force stays. Without --url,
+the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
 
 #[derive(Debug, Args)]
 #[command(after_help = HEALTH_EXAMPLES)]
@@ -57,7 +57,7 @@ pub fn health(args: &HealthArgs) -> Exit {
     };
     let (status, answer) = match parsed(endpoint.get(path)) {
         Ok(answer) => answer,
-        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+        Err(error) => return fail(error.exit(), format_args!("{}: {error}", args.instance.url)),
     };
     match answer[word].as_bool() {
         Some(true) => print(word),
@@ -88,7 +88,7 @@ pub fn reload(args: &ReloadArgs) -> Exit {
     let path = if args.dry_run { "/v1/reload?dry_run=true" } else { "/v1/reload" };
     let (status, answer) = match parsed(endpoint.post(path)) {
         Ok(answer) => answer,
-        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+        Err(error) => return fail(error.exit(), format_args!("{}: {error}", args.instance.url)),
     };
     match status {
         200 => {
@@ -126,10 +126,18 @@ fn described(view: &ReloadView) -> String {
         format!("{key}{service}: {from} -> {to}\n    from: {origin}{}\n", doubt.unwrap_or_default())
     };
     let effect = |cycle: &NextCycle| {
-        let NextCycle { service, wanted, admits, cycle_seconds, would_admit, would_last } = cycle;
+        let NextCycle { service, wanted, admits, cycle_seconds, would_admit, would_last, .. } = cycle;
+        if *wanted > 0 {
+            return format!(
+                "service {service}: of {wanted} records that are wanted here, up to {would_admit} are admitted in \
+                 {would_last} s ({admits} in {cycle_seconds} s before)\n"
+            );
+        }
+        let [before, after] = [cycle.admits_at_most, cycle.would_admit_at_most]
+            .map(|most| most.map_or("any number of".to_owned(), |most| format!("up to {most}")));
         format!(
-            "service {service}: of {wanted} records that are wanted here, up to {would_admit} are admitted in \
-             {would_last} s ({admits} in {cycle_seconds} s before)\n"
+            "service {service}: {after} records can be admitted in {would_last} s ({before} in {cycle_seconds} s \
+             before); none is wanted here now\n"
         )
     };
     let end = match (changes.is_empty(), dry_run) {
@@ -155,4 +163,43 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An idle service wants nothing, so its next cycle says nothing about a capacity.
+    #[test]
+    fn the_effect_on_an_idle_service_is_what_it_could_admit() {
+        let cycle = |wanted: u64, would_admit_at_most: Option<u64>| NextCycle {
+            service: "kyc".to_owned(),
+            wanted,
+            admits: wanted.min(2_000),
+            admits_at_most: Some(2_000),
+            cycle_seconds: 10.0,
+            would_admit: would_admit_at_most.map_or(wanted, |most| most.min(wanted)),
+            would_admit_at_most,
+            would_last: 10.0,
+        };
+        let cases = [
+            (
+                cycle(5_210, Some(3_600)),
+                "of 5210 records that are wanted here, up to 3600 are admitted in 10 s (2000 in 10 s before)",
+            ),
+            (
+                cycle(0, Some(3_600)),
+                "up to 3600 records can be admitted in 10 s (up to 2000 in 10 s before); none is wanted here now",
+            ),
+            (
+                cycle(0, None),
+                "any number of records can be admitted in 10 s (up to 2000 in 10 s before); none is wanted here now",
+            ),
+        ];
+        for (cycle, expected) in cases {
+            let view = ReloadView::new("a".to_owned(), false, Vec::new(), vec![cycle]);
+            let said = described(&view);
+            assert_eq!(said.lines().next(), Some(&*format!("service kyc: {expected}")), "{said}");
+        }
+    }
 }

@@ -1,25 +1,31 @@
 //! The parts of the configuration that an engine takes over while it runs: its policy and its sources.
 
 use tracing::info;
-use watermaster_core::{policy::Policy, units::Time};
+use watermaster_core::units::Time;
 
 use super::{Engine, StopCause};
+use crate::clock;
 
 impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
         let Some(change) = self.job.inbox.take() else { return Ok(()) };
+        self.reporter.changes = change.number;
         let is_news = change.policy.is_some() || change.capacity.is_some() || change.sources.is_some();
         if let Some(policy) = change.policy {
-            self.take_policy(now, policy);
+            self.policy.change(policy, change.capacity);
+            self.take_policy(now);
         }
         if let Some(room) = change.open_room {
             self.throttle.handle_open_room(room);
         }
-        if let Some(capacity) = change.capacity {
+        if let Some(capacity) = change.capacity
+            && self.policy.find(capacity)
+        {
+            let capacity = self.policy.look(clock::wall_ms()).capacity;
             self.throttle.handle_capacity(now, capacity);
             if let Some(group) = self.group {
-                group.change_capacity(self.job, self.throttle.policy());
+                group.change_capacity(self.job, self.policy, self.throttle.policy());
             }
         }
         if let Some(sources) = change.sources {
@@ -43,13 +49,30 @@ impl Engine<'_> {
         Ok(())
     }
 
-    fn take_policy(&mut self, now: Time, policy: Policy) {
+    /// Takes over the rules that are valid now, if others were before.
+    pub(super) fn take_rules(&mut self, now: Time) {
+        if !self.policy.is_due(now, clock::wall_ms) {
+            return;
+        }
+        let policy = self.policy.look(clock::wall_ms());
+        let (service, capacity, enforce) = (&self.job.service.name, policy.capacity, policy.enforce);
+        info!(service, capacity, enforce, "other rules are valid now");
+        if let Some(group) = self.group {
+            group.change(self.job, self.policy, &policy);
+        }
+        self.throttle.handle_rules(now, policy);
+        self.publish(now);
+    }
+
+    /// Takes over the policy of the configuration that was changed.
+    fn take_policy(&mut self, now: Time) {
+        let policy = self.policy.look(clock::wall_ms());
         let service = &self.job.service.name;
         let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.into_str());
         let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
         info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
         if let Some(group) = self.group {
-            group.change(self.job, &policy);
+            group.change(self.job, self.policy, &policy);
         }
         self.throttle.handle_policy(now, policy);
     }

@@ -9,7 +9,7 @@ use watermaster_core::{delivery::Form, units::Time};
 use super::Engine;
 use watermaster_kafka::record::{MAX_HEADERS, Origin, Record};
 use watermaster_kafka::redrive;
-use watermaster_settings::client_id::{self, Identity};
+use watermaster_settings::client_id::{NamedSender, sender_of};
 
 impl<'c> Engine<'c> {
     /// Decides on a record. Returns its cost in bytes.
@@ -30,25 +30,21 @@ impl<'c> Engine<'c> {
             return self.decide_redriven(now, number, record);
         }
         let service = &self.job.service;
-        let is_allowed =
-            |client: &str| source.allowed_clients.as_ref().is_none_or(|all| all.iter().any(|one| one == client));
-        let (identity, allowed) =
-            match client_id::identify(&service.client_from, &contents, source, self.intake.schemas) {
-                Identity::Client(client) if !is_allowed(&client) => (Identity::Client(client), false),
-                Identity::Client(client) => {
-                    (client_id::in_group(client, service, &contents, source, self.intake.schemas), true)
-                }
-                other => (other, true),
-            };
-        let (sender, name) = match &identity {
-            Identity::Client(name) if allowed => (Sender::Client(name), &**name),
-            Identity::Client(name) => (Sender::NotAllowed(name), &**name),
-            Identity::Unknown(schema) => {
+        let found = sender_of(service, &contents, source, self.intake.schemas);
+        let full_name;
+        let (sender, name) = match &found {
+            NamedSender::Client(name) => (Sender::Client(name), &**name),
+            NamedSender::InGroup { group, client } => {
+                full_name = self.throttle.policy().full_name(group, client);
+                (Sender::Client(&full_name), &*full_name)
+            }
+            NamedSender::NotAllowed(name) => (Sender::NotAllowed(name), &**name),
+            NamedSender::Unknown(schema) => {
                 let schema = *schema;
                 self.suspend(now, schema, record);
                 return 0;
             }
-            Identity::Anonymous(why) => {
+            NamedSender::Anonymous(why) => {
                 let (service, topic) = (&self.job.service.name, &source.topic);
                 self.reporter.log_limiter.warn("anonymous", |suppressed| {
                     warn!(service, topic, partition, offset, suppressed, "a record names no client: {why}");
@@ -75,8 +71,7 @@ impl<'c> Engine<'c> {
     fn decide_redriven(&mut self, now: Time, number: u32, record: Record<'c>) -> usize {
         let source = self.link.partitions.sources.get(record.origin.source);
         let (record, name) = (record.without_last_header(), &self.job.service.redrive_client);
-        let is_allowed = source.allowed_clients.as_ref().is_none_or(|allowed| allowed.contains(name));
-        let sender = if is_allowed { Sender::Redriven(name) } else { Sender::NotAllowed(name) };
+        let sender = if source.allows(name) { Sender::Redriven(name) } else { Sender::NotAllowed(name) };
         let (offset, written_ms, cost) = (record.origin.offset, record.origin.written_ms(), record.cost());
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
         let verdict =

@@ -19,6 +19,7 @@ use watermaster_core::group::{Clocks, GroupParams, driver::Driver, targets::Shar
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::{throttle::Throttle, units::Time};
 
+use super::rules::PolicyInForce;
 use super::{Job, StopCause, link::Link};
 use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, OtherMembers};
@@ -63,14 +64,16 @@ impl GroupMember {
     ///
     /// # Errors
     /// The control topic is missing and can't be made, or can't be read.
-    pub(super) fn join(job: &Job, clock: &Clock) -> Result<Option<GroupMember>, StopCause> {
-        let policy = &job.service.policy;
+    pub(super) fn join(
+        job: &Job, configured: &PolicyInForce, policy: &Policy, clock: &Clock,
+    ) -> Result<Option<GroupMember>, StopCause> {
         if policy.scope == Scope::Instance {
             return Ok(None);
         }
         let Some(log) = open::wait_for(job, clock)? else { return Ok(None) };
         let seat = job.kafka.instance_id.as_str().into();
-        let member = Member::new(params(job, policy), Shares::new(policy), seat, new_life(), clock.clocks());
+        let member =
+            Member::new(params(job, configured, policy), Shares::new(policy), seat, new_life(), clock.clocks());
         let pace = job.service.pace.as_ref();
         Ok(Some(GroupMember {
             log: Some(log),
@@ -289,14 +292,14 @@ impl GroupMember {
     }
 
     /// Takes over another policy.
-    pub(super) fn change(&mut self, job: &Job, policy: &Policy) {
-        self.driver.change(params(job, policy), policy);
+    pub(super) fn change(&mut self, job: &Job, configured: &PolicyInForce, policy: &Policy) {
+        self.driver.change(params(job, configured, policy), policy);
     }
 
     /// Takes over another capacity from the search for it.
-    pub(super) fn change_capacity(&mut self, job: &Job, policy: &Policy) {
+    pub(super) fn change_capacity(&mut self, job: &Job, configured: &PolicyInForce, policy: &Policy) {
         self.follows_search = true;
-        self.change(job, policy);
+        self.change(job, configured, policy);
     }
 
     /// Leaves the group, and waits until the others can know.
@@ -335,9 +338,12 @@ impl GroupMember {
     }
 }
 
-fn params(job: &Job, policy: &Policy) -> GroupParams {
+/// Returns the parameters of a member with this policy in force. Members compare their configurations: the rules that
+/// are valid at a time follow from those and from the time.
+fn params(job: &Job, configured: &PolicyInForce, policy: &Policy) -> GroupParams {
     let ahead_time = job.service.group_ahead_time.unwrap_or_else(|| GroupParams::default_ahead_time(policy.cycle));
-    GroupParams::new(policy, ahead_time, job.service.group_silence)
+    let params = GroupParams::new(configured.configured(), ahead_time, job.service.group_silence);
+    GroupParams { capacity: policy.capacity, ..params }
 }
 
 /// Returns the number of records that instances admitted in the last cycle before the group began: with `scope =

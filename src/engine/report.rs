@@ -62,6 +62,8 @@ pub(super) struct Reporter {
     pub(super) log_limiter: LogLimiter,
     /// The time in each phase of the running round.
     pub(super) spent: [Duration; Phase::VARIANTS.len()],
+    /// The number of the last change that was taken over.
+    pub(super) changes: u64,
     published: Option<Time>,
     clients: SnapshotBuilder,
     /// The allocations that were logged.
@@ -143,7 +145,8 @@ impl Reporter {
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
         };
-        ServiceSnapshot { figures, throttle, up: true, group: self.group.clone(), ..snapshot }
+        let (group, changes) = (self.group.clone(), self.changes);
+        ServiceSnapshot { figures, throttle, up: true, group, changes, ..snapshot }
     }
 }
 

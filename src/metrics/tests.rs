@@ -407,7 +407,7 @@ fn one_mode_has_the_value_1() {
 fn every_cause_of_an_allocation_is_counted() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.throttle.allocations = [1, 2, 3, 4, 0, 0];
+    shown.throttle.allocations = [1, 2, 3, 4, 0, 0, 0];
     let samples = scrape(&mut publisher, shown);
     let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
     let causes = ["cycle", "new_client", "recall", "reload"].map(count);

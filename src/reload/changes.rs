@@ -51,10 +51,20 @@ pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[Service
         }
         let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
         let wanted = handle.cell.get().clients.iter().map(wants).sum();
-        let [admits, would_admit] =
-            [&before, &after].map(|policy| if policy.enforce { policy.capacity.min(wanted) } else { wanted });
+        let limits = [&before, &after].map(|policy| policy.enforce.then_some(policy.capacity));
+        let [admits, would_admit] = limits.map(|most| most.map_or(wanted, |most| most.min(wanted)));
+        let [admits_at_most, would_admit_at_most] = limits;
         let [cycle_seconds, would_last] = [before, after].map(|policy| policy.cycle.as_secs_f64());
-        Some(NextCycle { service: handle.name.clone(), wanted, admits, cycle_seconds, would_admit, would_last })
+        Some(NextCycle {
+            service: handle.name.clone(),
+            wanted,
+            admits,
+            admits_at_most,
+            cycle_seconds,
+            would_admit,
+            would_admit_at_most,
+            would_last,
+        })
     };
     handles.iter().filter_map(effect).collect()
 }

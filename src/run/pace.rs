@@ -103,7 +103,7 @@ fn tell(pace: &Pace, settings: &PaceSettings, handle: &ServiceHandle, snapshot: 
     let in_force = snapshot.figures.capacity;
     let is_bound = [params.floor, params.ceiling, params.capacity].contains(&limit);
     let is_small = limit.abs_diff(in_force) * SMALL_CHANGE < in_force;
-    if limit != in_force && (is_bound || !is_small) {
+    if params.control == Control::Apply && limit != in_force && (is_bound || !is_small) {
         handle.inbox.leave(Change { capacity: Some(limit), ..Change::default() });
     }
 }

@@ -103,8 +103,9 @@ fn a_job_refuses_another_selection_and_again_sends_what_is_done() {
     let came_back = || rig.read_sources().len();
     assert_eq!(desk.json("redrive", &["--job", "monday", "--where", "reason=expired"])["counts"]["redriven"], 202);
     for other in [&["--where", "reason=queue_full"][..], &["--since", "2h"], &["--partition", "1"]] {
-        let (code, _, err) = desk.run("redrive", &[&["--job", "monday"], other].concat());
+        let (code, out, err) = desk.run("redrive", &[&["--job", "monday"], other].concat());
         assert!(code == Some(2) && err.contains("begun with other options"), "{other:?}: {code:?} {err}");
+        assert_eq!((&*out, err.lines().count()), ("", 1), "nothing is reported beside the error: {err}");
     }
     let (code, _, err) = desk.run("redrive", &["--job", "default", "--where", "reason=queue_full"]);
     assert!(code == Some(2) && err.contains("begun with other options"), "{code:?} {err}");
@@ -113,6 +114,13 @@ fn a_job_refuses_another_selection_and_again_sends_what_is_done() {
     assert_eq!((&done["counts"]["redriven"], &done["counts"]["read"]), (&0.into(), &0.into()), "{done}");
     assert_eq!(came_back(), 202);
 
+    let (code, _, err) = desk.run("close", &[]);
+    assert!(code == Some(2) && err.contains("--all"), "{code:?} {err}");
+    for (selected, number) in [(&["--where", "reason=anonymous"][..], 40), (&["--all"], ALL - 202)] {
+        let would = desk.json("close", &[selected, &["--dry-run"]].concat());
+        assert_eq!(would["closed"], number, "{would}");
+    }
+    assert_eq!(desk.json("ls", &[])["closed"], 0);
     let closed = desk.json("close", &["--where", "reason=anonymous"]);
     assert_eq!(closed["closed"], 40, "{closed}");
     let closed = desk.json("close", &["--where", "reason=anonymous"]);

@@ -225,17 +225,17 @@ fn each_dead_letter_topic_is_redriven_and_closed_by_itself() {
     };
     assert_eq!((states(&[]), states(&["--limit", "5"])), ([8, 0, 0, 0], [5, 0, 0, 0]));
     assert_eq!(states(&["--dead-letter", cards, "--where", "client=stranger"]), [4, 0, 0, 0]);
-    for command in ["show", "export", "redrive", "close"] {
-        let (code, _, err) = desk.run(command, &[]);
+    for command in [&["show"][..], &["export"], &["redrive"], &["close", "--all"]] {
+        let (code, _, err) = desk.run(command[0], &command[1..]);
         assert!(code == Some(2) && err.contains(cards) && err.contains(&products.rig.dead_letter), "{code:?} {err}");
     }
-    let (code, _, err) = desk.run("close", &["--dead-letter", target]);
+    let (code, _, err) = desk.run("close", &["--all", "--dead-letter", target]);
     assert!(code == Some(2) && err.contains(cards), "{code:?} {err}");
 
     let of_cards = ["--dead-letter", cards, "--as-sender"];
     let done = desk.json("redrive", &[&of_cards[..], &["--limit", "1"]].concat());
     assert_eq!(done["counts"]["redriven"], 1, "{done}");
-    assert_eq!(desk.json("close", &["--dead-letter", &products.rig.dead_letter])["closed"], 4);
+    assert_eq!(desk.json("close", &["--all", "--dead-letter", &products.rig.dead_letter])["closed"], 4);
     // The position of the job is one for each topic.
     let done = desk.json("redrive", &[&of_cards[..], &["--max-attempts", "1"]].concat());
     assert_eq!(done["counts"]["parked"]["max_attempts"], 3, "{done}");

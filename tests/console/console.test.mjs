@@ -15,7 +15,14 @@ const AXE = fs.readFileSync(new URL('node_modules/axe-core/axe.min.js', import.m
 const DEMO = 'http://127.0.0.1:9464/';
 const TOKEN = 'correct-horse-battery';
 /** Client ids that would run, turn the text around or take no room, if they were not shown as text. */
-const HOSTILE = ['<img src=x onerror=alert(1)>', '\u202eright-to-left', `a${'\u0301'.repeat(60)}`, '__proto__', '"><script>alert(1)</script>', '𝔘𝔫𝔦/%2F?#'];
+const HOSTILE = [
+  '<img src=x onerror=alert(1)>',
+  '\u202eright-to-left',
+  `a${'\u0301'.repeat(60)}`,
+  '__proto__',
+  '"><script>alert(1)</script>',
+  '𝔘𝔫𝔦/%2F?#',
+];
 
 let browser;
 let folder;
@@ -24,7 +31,10 @@ const children = [];
 const problems = [];
 
 before(async () => {
-  browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu'] });
+  browser = await puppeteer.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: ['--no-sandbox', '--disable-gpu'],
+  });
   folder = fs.mkdtempSync(path.join(os.tmpdir(), 'watermaster-console.'));
 });
 after(async () => {
@@ -36,7 +46,10 @@ after(async () => {
 // ---- tools
 
 function start(args) {
-  const child = spawn(PROGRAM, args, { stdio: ['ignore', 'pipe', 'inherit'], env: { ...process.env, RUST_LOG: 'error' } });
+  const child = spawn(PROGRAM, args, {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env: { ...process.env, RUST_LOG: 'error' },
+  });
   children.push(child);
   child.firstLine = new Promise((resolve) => {
     let text = '';
@@ -67,7 +80,9 @@ async function freePort() {
 /** Repeats a question until its answer is right; a test that waits for ever ends by its own limit. */
 async function until(what, ask) {
   for (const deadline = Date.now() + 60_000; ;) {
-    const answer = await ask().catch((why) => { if (Date.now() > deadline) throw why; });
+    const answer = await ask().catch((why) => {
+      if (Date.now() > deadline) throw why;
+    });
     if (answer) return answer;
     if (Date.now() > deadline) throw new Error(`never: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 50));
@@ -79,10 +94,21 @@ async function open(url, { width = 1280, height = 900, scheme = 'light', scale =
   const page = await context.newPage();
   const host = new URL(url).host;
   page.on('pageerror', (error) => problems.push(`${error}`));
-  page.on('dialog', (dialog) => { problems.push(`a dialog: ${dialog.message()}`); dialog.dismiss(); });
-  page.on('console', (message) => { if (/Content Security|Trusted/i.test(message.text())) problems.push(message.text()); });
-  page.on('request', (request) => { if (new URL(request.url()).host !== host) problems.push(`a request to ${request.url()}`); });
-  await page.evaluateOnNewDocument(() => addEventListener('securitypolicyviolation', (event) => console.log(`Content Security: ${event.violatedDirective} ${event.blockedURI}`)));
+  page.on('dialog', (dialog) => {
+    problems.push(`a dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  page.on('console', (message) => {
+    if (/Content Security|Trusted/i.test(message.text())) problems.push(message.text());
+  });
+  page.on('request', (request) => {
+    if (new URL(request.url()).host !== host) problems.push(`a request to ${request.url()}`);
+  });
+  await page.evaluateOnNewDocument(() =>
+    addEventListener('securitypolicyviolation', (event) =>
+      console.log(`Content Security: ${event.violatedDirective} ${event.blockedURI}`),
+    ),
+  );
   await page.setViewport({ width, height, deviceScaleFactor: scale });
   await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: scheme }]);
   await page.goto(url);
@@ -90,14 +116,24 @@ async function open(url, { width = 1280, height = 900, scheme = 'light', scale =
 }
 
 const close = (page) => page.browserContext().close();
-const go = (page, hash) => page.evaluate((to) => { location.hash = to; }, hash);
+const go = (page, hash) =>
+  page.evaluate((to) => {
+    location.hash = to;
+  }, hash);
 const textOf = (page, selector) => page.$eval(selector, (element) => element.textContent);
 const status = (page) => textOf(page, '#status');
 const live = (page) => until('live', async () => (await status(page)) === 'live');
 /** The text of a tile with this title. */
-const tile = (page, title) => page.$$eval('.tile', (tiles, title) => tiles.find((one) => one.querySelector('h3').textContent === title).textContent.slice(title.length), title);
+const tile = (page, title) =>
+  page.$$eval(
+    '.tile',
+    (tiles, title) =>
+      tiles.find((one) => one.querySelector('h3').textContent === title).textContent.slice(title.length),
+    title,
+  );
 const numbers = (text) => (text.match(/\d[\d,]*/g) ?? []).map((number) => Number(number.replaceAll(',', '')));
-const ask = async (url, token) => (await fetch(url, { headers: token ? { authorization: `Bearer ${token}` } : {} })).json();
+const ask = async (url, token) =>
+  (await fetch(url, { headers: token ? { authorization: `Bearer ${token}` } : {} })).json();
 
 /** The security policy of the program, which the fixture uses, too. */
 const policy = () => {
@@ -110,116 +146,155 @@ async function configured(clients, listen, token) {
   const tokenFile = path.join(folder, 'token');
   fs.writeFileSync(tokenFile, token ?? '', { mode: 0o600 });
   const tables = clients.map((name) => `[service.client.${JSON.stringify(name)}]\n`).join('');
-  fs.writeFileSync(file, `[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[admin]\nlisten = "${listen}"\n${token ? `token_file = "${tokenFile}"\n` : ''}
-[[service]]\nname = "kyc"\ntarget = "kyc.requests"\ndead_letter = "kyc.dead-letter"\ncapacity = 1000\ncycle = "1s"\nclient_from = ["header:client-id"]\n[[service.source]]\ntopic = "loans"\n${tables}`);
+  fs.writeFileSync(
+    file,
+    `[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[admin]\nlisten = "${listen}"\n${token ? `token_file = "${tokenFile}"\n` : ''}
+[[service]]\nname = "kyc"\ntarget = "kyc.requests"\ndead_letter = "kyc.dead-letter"\ncapacity = 1000\ncycle = "1s"\nclient_from = ["header:client-id"]\n[[service.source]]\ntopic = "loans"\n${tables}`,
+  );
   return ['run', '--config', file];
 }
 
 // ---- tests
 
-test('the campaign of the demo is seen from its first record to the recall, in the numbers of /v1', { timeout: 180_000 }, async () => {
-  const demo = start(['demo', '--seconds', '30']);
-  assert.match(await demo.firstLine, /^http:\/\/127\.0\.0\.1:9464\/ /, 'the first line of the demo is the address');
-  const page = await open(DEMO);
-  await until('a card', () => page.$('.service a'));
-  await page.click('.service a');
-  await until('the service', () => page.$('.tile'));
-  await live(page);
-  await until('the quiet phase', async () => (await tile(page, 'Wants most')).startsWith('personal-loan'));
+test(
+  'the campaign of the demo is seen from its first record to the recall, in the numbers of /v1',
+  { timeout: 180_000 },
+  async () => {
+    const demo = start(['demo', '--seconds', '30']);
+    assert.match(await demo.firstLine, /^http:\/\/127\.0\.0\.1:9464\/ /, 'the first line of the demo is the address');
+    const page = await open(DEMO);
+    await until('a card', () => page.$('.service a'));
+    await page.click('.service a');
+    await until('the service', () => page.$('.tile'));
+    await live(page);
+    await until('the quiet phase', async () => (await tile(page, 'Wants most')).startsWith('personal-loan'));
 
-  // Each number that the page shows in a second is one that /v1 gave in that second.
-  const told = new Set();
-  let shown;
-  await until('the campaign', async () => {
-    const { services: [{ now }] } = await ask(`${DEMO}v1/now`);
-    told.add(`${now.window_admitted} of ${now.capacity}, ${now.done.backlog}`);
-    shown = await page.evaluate(() => {
-      const number = (title) => [...document.querySelectorAll('.tile')].find((one) => one.querySelector('h3').textContent === title).querySelector('b').textContent;
-      return `${number('Capacity in use')}, ${number('Delayed')}`.replace(/(\d),(\d)/g, '$1$2').replace(/ records?$/, '');
+    // Each number that the page shows in a second is one that /v1 gave in that second.
+    const told = new Set();
+    let shown;
+    await until('the campaign', async () => {
+      const {
+        services: [{ now }],
+      } = await ask(`${DEMO}v1/now`);
+      told.add(`${now.window_admitted} of ${now.capacity}, ${now.done.backlog}`);
+      shown = await page.evaluate(() => {
+        const number = (title) =>
+          [...document.querySelectorAll('.tile')]
+            .find((one) => one.querySelector('h3').textContent === title)
+            .querySelector('b').textContent;
+        return `${number('Capacity in use')}, ${number('Delayed')}`
+          .replace(/(\d),(\d)/g, '$1$2')
+          .replace(/ records?$/, '');
+      });
+      return numbers(shown).at(-1) > 500 && told.has(shown);
     });
-    return numbers(shown).at(-1) > 500 && told.has(shown);
-  });
-  assert.match(await tile(page, 'Wants most'), /^credit-card.*times its share of 50/);
-  assert.match(await tile(page, 'Within their share'), /3 clients within their share/);
-  assert.match(await tile(page, 'Delayed'), /grows by \d/);
-  assert.match(await textOf(page, '.flow'), /home-loan.*credit-card/);
-  const lends = () => page.$$eval('.from li', (rows) => Number(rows.find((row) => row.textContent.startsWith('home-loan'))?.querySelector('b').firstChild.textContent ?? 0));
-  assert.ok((await lends()) > 30, 'home-loan is nearly idle and lends most of its share');
+    assert.match(await tile(page, 'Wants most'), /^credit-card.*times its share of 50/);
+    assert.match(await tile(page, 'Within their share'), /3 clients within their share/);
+    assert.match(await tile(page, 'Delayed'), /grows by \d/);
+    assert.match(await textOf(page, '.flow'), /home-loan.*credit-card/);
+    const lends = () =>
+      page.$$eval('.from li', (rows) =>
+        Number(
+          rows.find((row) => row.textContent.startsWith('home-loan'))?.querySelector('b').firstChild.textContent ?? 0,
+        ),
+      );
+    assert.ok((await lends()) > 30, 'home-loan is nearly idle and lends most of its share');
 
-  // The page of a client shows what /v1 says of it.
-  const link = await page.$$eval('.clients a', (links) => links.find((one) => one.textContent === 'home-loan').hash);
-  await go(page, link);
-  await until('the client', async () => {
-    const before = await ask(`${DEMO}v1/services/kyc/clients/home-loan`);
-    const rows = Object.fromEntries(await page.$$eval('.facts > div', (all) => all.map((row) => [row.querySelector('dt').textContent, row.querySelector('.value').textContent])));
-    return rows.Wants === `${before.wants} records` && rows.Granted === `${before.granted} records` && rows['Default share'] === '50 records';
-  });
-  assert.match(await textOf(page, '.plain'), /client\.home-loan\.weight.*demo\.toml/s, 'the origin of its weight');
-  await page.goBack();
-  await until('the service again', () => page.$('.flow'));
-  if (process.env.WATERMASTER_TEST_PICTURE) {
-    const picture = await open(`${DEMO}#/s/kyc`, { width: 1280, height: 860 });
-    await live(picture);
-    await until('a backlog in the picture', async () => numbers(await tile(picture, 'Delayed'))[0] > 2500);
-    await picture.screenshot({ path: process.env.WATERMASTER_TEST_PICTURE });
-    await close(picture);
-  }
-  await until('the recall: home-loan lends little', async () => (await lends()) < 20);
+    // The page of a client shows what /v1 says of it.
+    const link = await page.$$eval('.clients a', (links) => links.find((one) => one.textContent === 'home-loan').hash);
+    await go(page, link);
+    await until('the client', async () => {
+      const before = await ask(`${DEMO}v1/services/kyc/clients/home-loan`);
+      const rows = Object.fromEntries(
+        await page.$$eval('.facts > div', (all) =>
+          all.map((row) => [row.querySelector('dt').textContent, row.querySelector('.value').textContent]),
+        ),
+      );
+      return (
+        rows.Wants === `${before.wants} records` &&
+        rows.Granted === `${before.granted} records` &&
+        rows['Default share'] === '50 records'
+      );
+    });
+    assert.match(await textOf(page, '.plain'), /client\.home-loan\.weight.*demo\.toml/s, 'the origin of its weight');
+    await page.goBack();
+    await until('the service again', () => page.$('.flow'));
+    if (process.env.WATERMASTER_TEST_PICTURE) {
+      const picture = await open(`${DEMO}#/s/kyc`, { width: 1280, height: 860 });
+      await live(picture);
+      await until('a backlog in the picture', async () => numbers(await tile(picture, 'Delayed'))[0] > 2500);
+      await picture.screenshot({ path: process.env.WATERMASTER_TEST_PICTURE });
+      await close(picture);
+    }
+    await until('the recall: home-loan lends little', async () => (await lends()) < 20);
 
-  // A page that is opened late shows the beginning.
-  const late = await open(`${DEMO}#/s/kyc`);
-  await live(late);
-  await late.focus('.plot');
-  const admitted = [];
-  for (let at = 0; at < 60; at++) {
-    await late.keyboard.press('ArrowLeft');
-    admitted.push(Number((await textOf(late, '.tip')).match(/credit-card(\d+)/)[1]));
-  }
-  assert.ok(Math.max(...admitted) > 80, `the campaign is in its chart: ${admitted}`);
-  const before = admitted.slice(admitted.findLastIndex((rate) => rate > 80));
-  assert.ok(before.some((rate) => rate >= 36 && rate <= 44), `and 40 a second before it: ${admitted}`);
-  await close(late);
+    // A page that is opened late shows the beginning.
+    const late = await open(`${DEMO}#/s/kyc`);
+    await live(late);
+    await late.focus('.plot');
+    const admitted = [];
+    for (let at = 0; at < 60; at++) {
+      await late.keyboard.press('ArrowLeft');
+      admitted.push(Number((await textOf(late, '.tip')).match(/credit-card(\d+)/)[1]));
+    }
+    assert.ok(Math.max(...admitted) > 80, `the campaign is in its chart: ${admitted}`);
+    const before = admitted.slice(admitted.findLastIndex((rate) => rate > 80));
+    assert.ok(
+      before.some((rate) => rate >= 36 && rate <= 44),
+      `and 40 a second before it: ${admitted}`,
+    );
+    await close(late);
 
-  // The instance is killed, and comes back.
-  await stop(demo);
-  const killed = Date.now();
-  await until('no longer connected', async () => (await status(page)).startsWith('no longer connected'));
-  assert.ok(Date.now() - killed < 3000, 'it is said within three seconds');
-  const again = start(['demo', '--seconds', '30']);
-  await again.firstLine;
-  await live(page);
-  await until('figures of the new instance', async () => (await tile(page, 'Wants most')).startsWith('personal-loan'));
-  await stop(again);
-  await close(page);
-});
+    // The instance is killed, and comes back.
+    await stop(demo);
+    const killed = Date.now();
+    await until('no longer connected', async () => (await status(page)).startsWith('no longer connected'));
+    assert.ok(Date.now() - killed < 3000, 'it is said within three seconds');
+    const again = start(['demo', '--seconds', '30']);
+    await again.firstLine;
+    await live(page);
+    await until('figures of the new instance', async () =>
+      (await tile(page, 'Wants most')).startsWith('personal-loan'),
+    );
+    await stop(again);
+    await close(page);
+  },
+);
 
-test('a token is asked for, a wrong one is refused, and no token leaves the tab but as a header', { timeout: 120_000 }, async () => {
-  const port = await freePort();
-  start(await configured(['home-loan'], `0.0.0.0:${port}`, TOKEN));
-  const url = `http://127.0.0.1:${port}/`;
-  await until('the instance', async () => (await fetch(`${url}livez`)).ok);
-  const page = await open(url);
-  const sent = [];
-  page.on('request', (request) => sent.push([request.url(), request.headers()]));
-  const type = async (token) => {
-    await page.waitForSelector('dialog[open] input');
-    await page.keyboard.type(token);
-    await page.keyboard.press('Enter');
-  };
-  await type('wrong-wrong-wrong-wrong');
-  await until('a refusal', async () => /refused the token/.test(await textOf(page, '#login-why')));
-  await type(TOKEN);
-  await until('the service', () => page.$('.service a'));
-  await live(page);
-  assert.match(await textOf(page, '.service .badges'), /not ready/, 'there is no broker');
-  assert.equal(await page.evaluate(() => document.cookie), '');
-  assert.deepEqual(await page.evaluate(() => [localStorage.length, Object.values(sessionStorage)]), [0, [TOKEN]]);
-  assert.ok(sent.every(([address]) => !address.includes(TOKEN)), 'no address has the token');
-  assert.ok(sent.some(([, headers]) => headers.authorization === `Bearer ${TOKEN}`));
-  await page.reload();
-  await until('the service again, without a question', () => page.$('.service a'));
-  await close(page);
-});
+test(
+  'a token is asked for, a wrong one is refused, and no token leaves the tab but as a header',
+  { timeout: 120_000 },
+  async () => {
+    const port = await freePort();
+    start(await configured(['home-loan'], `0.0.0.0:${port}`, TOKEN));
+    const url = `http://127.0.0.1:${port}/`;
+    await until('the instance', async () => (await fetch(`${url}livez`)).ok);
+    const page = await open(url);
+    const sent = [];
+    page.on('request', (request) => sent.push([request.url(), request.headers()]));
+    const type = async (token) => {
+      await page.waitForSelector('dialog[open] input');
+      await page.keyboard.type(token);
+      await page.keyboard.press('Enter');
+    };
+    await type('wrong-wrong-wrong-wrong');
+    await until('a refusal', async () => /refused the token/.test(await textOf(page, '#login-why')));
+    await type(TOKEN);
+    await until('the service', () => page.$('.service a'));
+    await live(page);
+    assert.match(await textOf(page, '.service .badges'), /not ready/, 'there is no broker');
+    assert.equal(await page.evaluate(() => document.cookie), '');
+    assert.deepEqual(await page.evaluate(() => [localStorage.length, Object.values(sessionStorage)]), [0, [TOKEN]]);
+    assert.ok(
+      sent.every(([address]) => !address.includes(TOKEN)),
+      'no address has the token',
+    );
+    assert.ok(sent.some(([, headers]) => headers.authorization === `Bearer ${TOKEN}`));
+    await page.reload();
+    await until('the service again, without a question', () => page.$('.service a'));
+    await close(page);
+  },
+);
 
 test('the program shows hostile client ids as text', { timeout: 120_000 }, async () => {
   const port = await freePort();
@@ -242,39 +317,59 @@ describe('with a fixture', () => {
   const many = Array.from({ length: 100_000 }, (_, at) => `client-${String(at).padStart(6, '0')}`);
   /** Each view, its title, and an element that it has once figures have come. */
   const views = [
-    ['#/', 'Services', '.service .bar'], ['#/s/kyc', 'kyc', '.clients tbody bdi'], ['#/s/kyc/dead-letters', 'Dead letters · kyc', '.facts'],
-    ['#/s/kyc/pace', 'Pace · kyc', '.plot path'], [`#/s/kyc/clients/${encodeURIComponent(HOSTILE[0])}`, `${HOSTILE[0]} · kyc`, '.plain tbody th'],
+    ['#/', 'Services', '.service .bar'],
+    ['#/s/kyc', 'kyc', '.clients tbody bdi'],
+    ['#/s/kyc/dead-letters', 'Dead letters · kyc', '.facts'],
+    ['#/s/kyc/pace', 'Pace · kyc', '.plot path'],
+    [`#/s/kyc/clients/${encodeURIComponent(HOSTILE[0])}`, `${HOSTILE[0]} · kyc`, '.plain tbody th'],
     ['#/changes', 'Changes', 'tbody td'],
   ];
   async function show(page, [hash, title, figures]) {
     await go(page, hash);
-    await until(`${title} with its figures`, async () => (await page.title()) === `${title} · Watermaster` && page.$(figures));
+    await until(
+      `${title} with its figures`,
+      async () => (await page.title()) === `${title} · Watermaster` && page.$(figures),
+    );
     await live(page);
   }
   let [large, small, hostile] = [];
-  before(async () => { [large, small, hostile] = await Promise.all([many, many.slice(0, 100), HOSTILE].map((names) => serve(names, policy()))); });
+  before(async () => {
+    [large, small, hostile] = await Promise.all(
+      [many, many.slice(0, 100), HOSTILE].map((names) => serve(names, policy())),
+    );
+  });
   after(() => [large, small, hostile].forEach((one) => one?.close()));
 
   /** Returns the median time in ms from an action in the table until its rows are drawn, and the first row. */
   async function timed(page, act, row) {
-    return page.evaluate(async (act, row) => {
-      const first = () => document.querySelector('.clients tbody bdi')?.textContent;
-      const began = performance.now();
-      const input = document.querySelector('input[type=search]');
-      if (act.find !== undefined) { input.value = act.find; input.dispatchEvent(new Event('input')); }
-      else [...document.querySelectorAll('.clients button')].find((button) => button.textContent === act.sort).click();
-      while (first() !== row) {
-        if (performance.now() - began > 20_000) throw new Error(`the first row is ${first()}, not ${row}`);
-        await new Promise(requestAnimationFrame);
-      }
-      return performance.now() - began;
-    }, act, row);
+    return page.evaluate(
+      async (act, row) => {
+        const first = () => document.querySelector('.clients tbody bdi')?.textContent;
+        const began = performance.now();
+        const input = document.querySelector('input[type=search]');
+        if (act.find !== undefined) {
+          input.value = act.find;
+          input.dispatchEvent(new Event('input'));
+        } else
+          [...document.querySelectorAll('.clients button')].find((button) => button.textContent === act.sort).click();
+        while (first() !== row) {
+          if (performance.now() - began > 20_000) throw new Error(`the first row is ${first()}, not ${row}`);
+          await new Promise(requestAnimationFrame);
+        }
+        return performance.now() - began;
+      },
+      act,
+      row,
+    );
   }
   const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
   test('a hundred thousand clients sort, filter and scroll', { timeout: 180_000 }, async () => {
     const times = {};
-    for (const [name, { url }, last] of [['small', small, many[99]], ['large', large, many[99_999]]]) {
+    for (const [name, { url }, last] of [
+      ['small', small, many[99]],
+      ['large', large, many[99_999]],
+    ]) {
       const page = await open(`${url}#/s/kyc`);
       await until('rows', async () => (await page.$$('.clients tbody th')).length > 10);
       const took = { sort: [], find: [] };
@@ -283,23 +378,38 @@ describe('with a fixture', () => {
         took.sort.push(await timed(page, { sort: 'Client' }, last));
         took.find.push(await timed(page, { find: '000042' }, many[42]));
         took.find.push(await timed(page, { find: '' }, last));
-        await timed(page, { sort: 'Wants' }, await page.evaluate(async () => (await (await fetch('/v1/services/kyc/clients?top=1')).json()).clients[0].name));
+        await timed(
+          page,
+          { sort: 'Wants' },
+          await page.evaluate(
+            async () => (await (await fetch('/v1/services/kyc/clients?top=1')).json()).clients[0].name,
+          ),
+        );
       }
       // Frames while the table scrolls to its end, and while nothing moves.
-      const frames = (moves) => page.evaluate(async (moves) => {
-        const scroller = document.querySelector('.scroller');
-        const times = [];
-        for (let at = 0, before = performance.now(); at < 90; at++) {
-          if (moves) scroller.scrollTop = (scroller.scrollHeight * at) / 90;
-          await new Promise(requestAnimationFrame);
-          times.push(performance.now() - before);
-          before = performance.now();
-        }
-        return times;
-      }, moves);
-      times[name] = { sort: median(took.sort), find: median(took.find), still: median(await frames(false)), scroll: median(await frames(true)) };
+      const frames = (moves) =>
+        page.evaluate(async (moves) => {
+          const scroller = document.querySelector('.scroller');
+          const times = [];
+          for (let at = 0, before = performance.now(); at < 90; at++) {
+            if (moves) scroller.scrollTop = (scroller.scrollHeight * at) / 90;
+            await new Promise(requestAnimationFrame);
+            times.push(performance.now() - before);
+            before = performance.now();
+          }
+          return times;
+        }, moves);
+      times[name] = {
+        sort: median(took.sort),
+        find: median(took.find),
+        still: median(await frames(false)),
+        scroll: median(await frames(true)),
+      };
       if (name === 'large') {
-        await page.evaluate(() => { const scroller = document.querySelector('.scroller'); scroller.scrollTop = scroller.scrollHeight; });
+        await page.evaluate(() => {
+          const scroller = document.querySelector('.scroller');
+          scroller.scrollTop = scroller.scrollHeight;
+        });
         await until('the last row', () => page.$(`.clients tr[aria-rowindex="${many.length + 1}"]`));
         assert.ok((await page.$$('.clients tbody tr')).length < 40, 'only the rows in sight exist');
       }
@@ -307,14 +417,18 @@ describe('with a fixture', () => {
     }
     console.log('median ms:', JSON.stringify(times));
     // On a slow machine a hundred clients take long, too.
-    for (const act of ['sort', 'find']) assert.ok(times.large[act] < Math.max(200, 3 * times.small[act]), `${act}: ${times.large[act]} ms`);
+    for (const act of ['sort', 'find'])
+      assert.ok(times.large[act] < Math.max(200, 3 * times.small[act]), `${act}: ${times.large[act]} ms`);
     assert.ok(times.large.scroll < Math.max(50, 3 * times.large.still), `a frame takes ${times.large.scroll} ms`);
   });
 
   test('a backlog that shrinks is told with its end', { timeout: 60_000 }, async () => {
     const page = await open(`${small.url}#/s/kyc`);
     await live(page);
-    assert.equal(await tile(page, 'Delayed'), '24 recordsIt shrinks by 1 record a second, so it is gone in about 24 s.');
+    assert.equal(
+      await tile(page, 'Delayed'),
+      '24 recordsIt shrinks by 1 record a second, so it is gone in about 24 s.',
+    );
     await close(page);
   });
 
@@ -334,9 +448,17 @@ describe('with a fixture', () => {
       await page.evaluate(AXE);
       for (const view of views) {
         await show(page, view);
-        const found = await page.evaluate(async () => (await axe.run(document, { resultTypes: ['violations'] })).violations
-          .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-          .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html, failureSummary }) => `${html} ${failureSummary}`).join('; ')}`));
+        const found = await page.evaluate(async () =>
+          (await axe.run(document, { resultTypes: ['violations'] })).violations
+            .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+            .map(
+              ({ id, nodes }) =>
+                `${id}: ${nodes
+                  .slice(0, 3)
+                  .map(({ html, failureSummary }) => `${html} ${failureSummary}`)
+                  .join('; ')}`,
+            ),
+        );
         assert.deepEqual(found, [], view[1]);
       }
       await close(page);
@@ -345,7 +467,13 @@ describe('with a fixture', () => {
 
   test('the keyboard alone reaches everything', { timeout: 120_000 }, async () => {
     const page = await open(hostile.url);
-    const focused = () => page.evaluate(() => document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || document.activeElement.tagName);
+    const focused = () =>
+      page.evaluate(
+        () =>
+          document.activeElement.getAttribute('aria-label') ||
+          document.activeElement.textContent ||
+          document.activeElement.tagName,
+      );
     const tabTo = async (what) => {
       for (let at = 0; at < 60; at++) {
         await page.keyboard.press('Tab');

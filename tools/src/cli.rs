@@ -9,6 +9,9 @@ use strum::{EnumMessage, VariantArray, VariantNames};
 use watermaster_settings::Service;
 use watermaster_settings::config::{Config, ConfigErrors};
 
+/// The width of lines in `--help`, which clap leaves alone in a terminal of at least this width.
+const HELP_WIDTH: usize = 80;
+
 /// The way in which a command ended; the value is the process's exit code. `--help` shows the comments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray, EnumMessage)]
 #[repr(u8)]
@@ -25,14 +28,25 @@ pub enum Exit {
     /// no service is left running: each met a fatal error; load, dlq, handover: the command did not do all that was
     /// asked for; each command: this is another librdkafka than the program was built for
     Stopped = 70,
-    /// the configuration is wrong, or its file is missing; reload: it is refused; simulate: the trace is damaged
+    /// the configuration is wrong, or its file is missing; health, reload, top: the instance refuses the token; reload:
+    /// it refuses the configuration; simulate: the trace is damaged
     Config = 78,
 }
 
 impl Exit {
     /// Returns the table of all exit codes for `--help`.
     pub fn help() -> String {
-        let row = |exit: &Exit| format!("\n  {:<3} {}", *exit as u8, exit.get_documentation().unwrap_or_default());
+        let row = |exit: &Exit| {
+            let (mut row, mut column) = (format!("\n  {:<3}", *exit as u8), 5);
+            for word in exit.get_documentation().unwrap_or_default().split_whitespace() {
+                if column + 1 + word.len() > HELP_WIDTH {
+                    (row, column) = (row + "\n     ", 5);
+                }
+                row = row + " " + word;
+                column += 1 + word.len();
+            }
+            row
+        };
         format!("Exit codes:{}", Exit::VARIANTS.iter().map(row).collect::<String>())
     }
 }
@@ -44,7 +58,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// The option that names the configuration.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ConfigFile {
     /// The configuration (TOML), or a folder with *.toml; if repeated, later files add services and override keys
     #[arg(long = "config", value_name = "FILE", required = true)]

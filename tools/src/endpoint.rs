@@ -8,6 +8,7 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::{Body, RequestBuilder};
 
+use crate::cli::Exit;
 use crate::format::printable;
 
 /// The longest wait for an answer.
@@ -134,6 +135,16 @@ pub enum EndpointError {
     TokenNeeded(String),
     #[error("it does not accept this token ({0})")]
     TokenRefused(String),
+}
+
+impl EndpointError {
+    /// Returns the exit code: an instance that refuses the token has answered, and another token is needed.
+    pub fn exit(&self) -> Exit {
+        match self {
+            EndpointError::TokenNeeded(_) | EndpointError::TokenRefused(_) => Exit::Config,
+            EndpointError::Request { .. } | EndpointError::Truncated(_) => Exit::Unreachable,
+        }
+    }
 }
 
 fn advice(error: &ureq::Error) -> &'static str {

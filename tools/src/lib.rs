@@ -5,6 +5,7 @@
 //! - [`work`]: stands in for a protected service
 //! - [`trace`]: records when which client sent how much; [`trace_file`]: the file
 //! - [`simulate`]: runs a trace through the core in simulated time
+//! - [`rules`]: explains which rule decides for a client
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`dlq`]: reads the dead letters of a service, and sends them again
 //! - [`handover`]: hands the source topics to the service's own consumers, and takes them back
@@ -25,6 +26,7 @@ mod format;
 pub mod handover;
 pub mod load;
 mod moment;
+pub mod rules;
 mod signals;
 pub mod simulate;
 mod sources;

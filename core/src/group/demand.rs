@@ -67,7 +67,7 @@ impl DemandMeter {
         let mut named = 0;
         for (number, client) in throttle.clients().iter() {
             let load = self.meter_of(number as usize, client).load(now, params, passed, client, &part_of);
-            if load == Load::default() {
+            if client.held || load == Load::default() {
                 continue;
             }
             if !client.configured && load.size() < least_named {

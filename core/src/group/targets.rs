@@ -55,7 +55,9 @@ impl Shares {
     fn place(&self, client: &str) -> Place {
         let listed = self.listed.get(client).copied();
         let group = self.policy.group_of(client).or_else(|| self.group_of_unnamed(client));
-        Place { group: self.policy.place(group, listed.is_some()), weight: listed.unwrap_or(Weight::ONE) }
+        let by_rule = || self.policy.effects_on(client).map(|effects| effects.weight);
+        let weight = listed.or_else(by_rule).unwrap_or(Weight::ONE);
+        Place { group: self.policy.place(group, listed.is_some()), weight }
     }
 
     /// The index in the policy of the group whose unnamed clients' load has this name.

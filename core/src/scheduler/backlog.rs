@@ -10,6 +10,9 @@ use super::fair::{ClientQueue, FairQueue, GROUPS, QueueOf};
 use crate::linked_list::{LinkedList, Links};
 use crate::{chunks::Chunks, slot::Slot, units::Time};
 
+/// The most different times that records may wait for, beside the service's: more than rules may have at two times.
+const MAX_DELAYS: usize = 64;
+
 /// A delayed record, as the scheduler knows it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct QueuedRecord {
@@ -21,6 +24,9 @@ pub(crate) struct QueuedRecord {
     pub first: bool,
     /// Goes first because its client is owed it: it was not charged.
     pub owed: bool,
+    /// The longest that it may wait: the service's if this is 0, or else that of
+    /// [the other list](Backlog::others) before this number.
+    pub delays: u8,
     /// The milliseconds for which it waited in its topic before, at most 49 days.
     pub age_ms: u32,
 }
@@ -28,7 +34,7 @@ pub(crate) struct QueuedRecord {
 impl QueuedRecord {
     /// A record that waits for its turn since it was read.
     pub fn new(client: u32, bytes: u32, since: Time) -> QueuedRecord {
-        QueuedRecord { client, bytes, since, first: false, owed: false, age_ms: 0 }
+        QueuedRecord { client, bytes, since, first: false, owed: false, delays: 0, age_ms: 0 }
     }
 
     /// The time for which the record has waited.
@@ -49,8 +55,10 @@ struct BacklogEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     entries: Chunks<BacklogEntry>,
-    /// The records that fair queueing serves.
+    /// The records that fair queueing serves, and that may wait for as long as the service allows.
     arrivals: LinkedList,
+    /// Those that may wait for another time.
+    others: Vec<(Duration, LinkedList)>,
     /// The records that go first.
     pub(super) first: LinkedList,
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
@@ -69,21 +77,68 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// All delayed records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        [&self.first, &self.arrivals].into_iter().flat_map(|list| list.iter(&self.entries, |entry| &entry.of_all))
+        let others = self.others.iter().map(|(_, list)| list);
+        let lists = [&self.first, &self.arrivals].into_iter().chain(others);
+        lists.flat_map(|list| list.iter(&self.entries, |entry| &entry.of_all))
     }
 
     /// The number of delayed records.
     pub(crate) fn len(&self) -> u64 {
-        self.arrivals.len() + self.first.len()
+        self.arrivals.len() + self.first.len() + self.others.iter().map(|(_, list)| list.len()).sum::<u64>()
     }
 
     /// The oldest delayed record.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Slot> {
-        match (self.first.head(), self.arrivals.head()) {
+        let others = self.others.iter().filter_map(|(_, list)| list.head());
+        others.fold(self.oldest_of_service(), |oldest, other| self.older(oldest, Some(other)))
+    }
+
+    /// The oldest delayed record of those that may wait for as long as the service allows.
+    #[inline]
+    pub(super) fn oldest_of_service(&self) -> Option<Slot> {
+        self.older(self.first.head(), self.arrivals.head())
+    }
+
+    #[inline]
+    fn older(&self, one: Option<Slot>, other: Option<Slot>) -> Option<Slot> {
+        match (one, other) {
             (Some(one), Some(other)) if self.get(other).since < self.get(one).since => Some(other),
-            (first, other) => first.or(other),
+            (one, other) => one.or(other),
         }
+    }
+
+    /// The deadline of the oldest record of each list whose records may wait for a time of their own.
+    pub(super) fn other_deadlines(&self) -> impl Iterator<Item = (Time, Slot)> + '_ {
+        let deadline = |&(delay, ref list): &(Duration, LinkedList)| {
+            let slot = list.head()?;
+            Some((self.get(slot).since + delay, slot))
+        };
+        self.others.iter().filter_map(deadline)
+    }
+
+    /// The number of the list for records that may wait this long. Lists without a record are used again. If all are in
+    /// use, which takes more times than rules may have, it is the one with the next longer time.
+    #[cold]
+    pub(super) fn list_of(&mut self, delay: Duration) -> u8 {
+        let place = match self.others.iter().position(|(known, _)| *known == delay) {
+            Some(place) => place,
+            None => match self.others.iter().position(|(_, list)| list.is_empty()) {
+                Some(place) => {
+                    self.others[place].0 = delay;
+                    place
+                }
+                None if self.others.len() < MAX_DELAYS => {
+                    self.others.push((delay, LinkedList::default()));
+                    self.others.len() - 1
+                }
+                None => {
+                    let longer = self.others.iter().enumerate().filter(|(_, (known, _))| *known > delay);
+                    longer.min_by_key(|(_, (known, _))| *known).map_or(0, |(place, _)| place)
+                }
+            },
+        };
+        place as u8 + 1
     }
 
     /// The record in a slot that is in use.
@@ -101,7 +156,11 @@ impl Backlog {
             self.fair.make_head(record.client, queue);
         }
         let of_client = queue.records.push(&mut self.entries, |entry| &mut entry.of_client, slot);
-        let list = if record.first { &mut self.first } else { &mut self.arrivals };
+        let list = match record.delays {
+            _ if record.first => &mut self.first,
+            0 => &mut self.arrivals,
+            other => &mut self.others[usize::from(other) - 1].1,
+        };
         let of_all = list.push(&mut self.entries, |entry| &mut entry.of_all, slot);
         self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
         queue.bytes += u64::from(record.bytes);
@@ -145,7 +204,11 @@ impl Backlog {
     pub(super) fn remove(&mut self, slot: Slot, queue: &mut ClientQueue) -> QueuedRecord {
         let BacklogEntry { record, of_client, of_all } = self.entries[slot.index()];
         queue.records.remove(&mut self.entries, |entry| &mut entry.of_client, of_client);
-        let list = if record.first { &mut self.first } else { &mut self.arrivals };
+        let list = match record.delays {
+            _ if record.first => &mut self.first,
+            0 => &mut self.arrivals,
+            other => &mut self.others[usize::from(other) - 1].1,
+        };
         list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
         queue.first -= u64::from(record.first);
         queue.bytes -= u64::from(record.bytes);

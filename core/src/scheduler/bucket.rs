@@ -76,18 +76,6 @@ impl LeakyBucket {
         self.debt += self.record;
     }
 
-    /// Adds one record if it fits.
-    ///
-    /// # Errors
-    /// The record does not fit; the error is the time at which it will.
-    pub(super) fn take(&mut self, now: Time) -> Result<(), Time> {
-        if !self.has_room(now) {
-            return Err(self.next_room(now));
-        }
-        self.charge(now);
-        Ok(())
-    }
-
     /// The time at which one more record will fit.
     pub(super) fn next_room(&mut self, now: Time) -> Time {
         self.leak(now);

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::bucket::LeakyBucket;
 use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
+use super::limits::Limits;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
@@ -65,8 +65,8 @@ pub struct Client {
     /// Wants beyond this number recall the share that the client or its group lent; `u64::MAX` if neither lent any.
     recalled_above: u64,
     pub last_seen: Time,
-    /// The own limit, if one is configured.
-    pub limit: Option<Box<LeakyBucket>>,
+    /// The own limits, if there are any.
+    pub limits: Option<Box<Limits>>,
     pub(crate) queue: ClientQueue,
     /// Decisions that were carried out.
     pub counts: Counts,
@@ -88,6 +88,12 @@ pub struct Client {
     pub(super) weight: Weight,
     pub(super) group: QueueOf,
     pub configured: bool,
+    /// Nothing is admitted: the client, or its group, is held.
+    pub held: bool,
+    /// The longest wait of the client's records; `None` for that of the service.
+    pub(super) max_delay: Option<Duration>,
+    /// Delayed records that were read before this time expire.
+    pub(super) expires_before: Time,
     /// The records that the client usually sends in a cycle within its default share (reject mode).
     pub(super) usual: u64,
     /// The last takeover of partitions since which records of the client went first, their number, and the longest wait
@@ -109,7 +115,7 @@ impl Client {
             waiting: 0,
             recalled_above: u64::MAX,
             last_seen: now,
-            limit: None,
+            limits: None,
             queue,
             counts: Counts::default(),
             used: Used::new(policy),
@@ -123,6 +129,9 @@ impl Client {
             weight: Weight::ONE,
             group,
             configured: false,
+            held: false,
+            max_delay: None,
+            expires_before: Time::ZERO,
             usual: 0,
             owed_since: Time::ZERO,
             owed_taken: 0,
@@ -131,9 +140,28 @@ impl Client {
         }
     }
 
-    /// The records that the client wants to send in this cycle, so far.
+    /// Takes the values that rules decide for the client, if any rule stands beside the tables.
+    pub(super) fn take_effects(&mut self, policy: &Policy, now: Time) {
+        let Some(effects) = policy.effects_on(&self.name) else {
+            if !self.configured {
+                (self.weight, self.limits) = (Weight::ONE, None);
+            }
+            (self.held, self.max_delay, self.queue.has_own_delay) = (false, None, false);
+            return;
+        };
+        (self.weight, self.held, self.max_delay) = (effects.weight, effects.hold, effects.max_delay);
+        self.queue.has_own_delay = self.max_delay.is_some();
+        Limits::change(&mut self.limits, now, &effects.limits, effects.hold);
+        // A time to come counts once it has come.
+        if let Some(before) = effects.expire_before_ms.filter(|&before| before <= policy.rules_at_ms) {
+            let ago = policy.rules_at_ms.saturating_sub(before).unsigned_abs();
+            self.expires_before = now - Duration::from_millis(ago);
+        }
+    }
+
+    /// The records that the client wants to send in this cycle, so far; none while it is held.
     pub fn wants(&self) -> u64 {
-        self.waiting.saturating_add(self.arrivals)
+        if self.held { 0 } else { self.waiting.saturating_add(self.arrivals) }
     }
 
     /// Admissions in this cycle, so far.
@@ -158,7 +186,7 @@ impl Client {
 
     /// Returns whether the client lent part of its share and now wants more than it was granted.
     pub(super) fn recalls(&self) -> bool {
-        self.wants() > self.recalled_above
+        self.waiting.saturating_add(self.arrivals) > self.recalled_above
     }
 
     /// The number of records that the client may send in reject mode, in the window in which its use is counted: its
@@ -227,6 +255,7 @@ impl Client {
     pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
         let wants = match (newcomer, at_cycle_end) {
+            _ if self.held => Wants::Records(0),
             (true, _) => Wants::DefaultShare,
             (false, true) => Wants::Records(self.last_wants),
             (false, false) => Wants::Records(self.last_wants.max(self.wants())),
@@ -247,7 +276,7 @@ impl Client {
 
     /// Sets the grant. What the client lent, or its group, is recalled by wants beyond it.
     pub(super) fn set_grant(&mut self, grant: Grant, group_lends: bool) {
-        let lends = group_lends || grant.exact < grant.default_share;
+        let lends = !self.held && (group_lends || grant.exact < grant.default_share);
         self.recalled_above = if lends { grant.records } else { u64::MAX };
         self.grant = grant;
     }

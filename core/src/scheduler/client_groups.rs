@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::bucket::LeakyBucket;
 use super::fair::{FairQueue, QueueOf};
+use super::limits::Limits;
 use crate::allocator::{self, Credit, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
 use crate::units::{Ratio, Time, Weight};
@@ -37,8 +37,8 @@ pub struct ClientGroup {
     /// The number of its clients, and their weights inside it, in thousandths.
     pub clients: u64,
     inner: u128,
-    /// The limit of all its clients together.
-    pub limit: Option<Box<LeakyBucket>>,
+    /// The limits of all its clients together.
+    pub limits: Option<Box<Limits>>,
     /// The grant of all its clients together. In a group of instances, this instance's part of it, without a credit.
     pub grant: Grant,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
@@ -69,16 +69,19 @@ impl ClientGroups {
         let group = |(index, name): (usize, Arc<str>)| {
             let known = former.iter().find(|known| known.name == name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
-            let limit = wanted.and_then(|wanted| wanted.limit.as_ref()).map(LeakyBucket::of_limit);
-            let limit = limit.map(|limit| match known.and_then(|known| known.limit.clone()) {
-                Some(mut bucket) => {
-                    bucket.change(now, limit);
-                    bucket
-                }
-                None => Box::new(limit),
-            });
+            let mut limits = known.and_then(|known| known.limits.clone());
+            let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
+            Limits::change(&mut limits, now, wanted_limits, hold);
             let (grant, credit) = known.map_or((none, Credit::ZERO), |known| (known.grant, known.credit));
-            ClientGroup { name, weight: wanted.map(|wanted| wanted.weight), clients: 0, inner: 0, limit, grant, credit }
+            ClientGroup {
+                name,
+                weight: wanted.map(|wanted| wanted.weight),
+                clients: 0,
+                inner: 0,
+                limits,
+                grant,
+                credit,
+            }
         };
         self.list = policy.group_names().enumerate().map(group).collect();
         (self.alone, self.unlisted_weight) = (0, policy.unlisted_weight);
@@ -161,18 +164,24 @@ impl ClientGroups {
         fair.set_group_weight(index, group.grant.exact.max(whole));
     }
 
-    /// Limits each group to its part of its limit.
-    pub(super) fn take_limits(&mut self, now: Time, policy: &Policy, part_of: impl Fn(&str) -> Option<Ratio>) {
-        for (group, wanted) in self.list.iter_mut().skip(1).zip(&policy.groups) {
-            if let (Some(bucket), Some(limit), Some(ratio)) = (&mut group.limit, &wanted.limit, part_of(&group.name)) {
-                bucket.change(now, LeakyBucket::of_limit(&limit.part(ratio)));
+    /// Limits each group to its part of its limits.
+    pub(super) fn take_limits(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Ratio>) {
+        for group in &mut self.list {
+            if let Some((limits, ratio)) = group.limits.as_mut().zip(part_of(&group.name)) {
+                limits.take_part(now, ratio);
             }
         }
     }
 
-    /// The limit of a group.
+    /// Returns whether nothing of a group's clients is admitted. A group of another policy is not known yet.
+    pub(super) fn holds(&self, group: QueueOf) -> bool {
+        let limits = group.and_then(|group| self.list.get(usize::from(group))?.limits.as_deref());
+        limits.is_some_and(Limits::is_held)
+    }
+
+    /// The limits of a group.
     #[inline]
-    pub(super) fn limit(&mut self, group: Option<usize>) -> Option<&mut LeakyBucket> {
-        self.list[group?].limit.as_deref_mut()
+    pub(super) fn limits(&mut self, group: Option<usize>) -> Option<&mut Limits> {
+        self.list[group?].limits.as_deref_mut()
     }
 }

@@ -23,6 +23,8 @@ pub enum Cause {
     Group,
     /// Another capacity.
     Capacity,
+    /// Other rules.
+    Rules,
 }
 
 /// The running cycle, and the allocations so far.

@@ -40,6 +40,7 @@ impl Scheduler {
         }
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
+            Mode::Reject if self.clients.get(client).held => self.reject(now, client, Reason::Held),
             Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
                 Decision::Delay { client, first: false }
             }
@@ -154,7 +155,7 @@ impl Scheduler {
 
     #[inline(never)]
     fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
-        if reason != Reason::ClientLimit && !self.gates.may_reject(now) {
+        if !matches!(reason, Reason::ClientLimit | Reason::Held) && !self.gates.may_reject(now) {
             return Decision::Delay { client, first: false };
         }
         let retry_after = match self.open_for(now, client, reason) {
@@ -176,7 +177,7 @@ impl Scheduler {
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
         let limit = self.clients.limits_open_at(now, index);
         let window = match reason {
-            Reason::ClientLimit => now,
+            Reason::ClientLimit | Reason::Held => now,
             _ if borrows => self.gates.lends_at(now, self.backlog.first.len(), self.usual_of_others(index)),
             _ => self.gates.window_open_at(now),
         };

@@ -64,6 +64,8 @@ pub(crate) struct ClientQueue {
     pub(super) first: u64,
     /// No record is evicted: some came from a partition that is paused instead.
     pub(crate) kept: bool,
+    /// The records may wait for another time than the service's.
+    pub(super) has_own_delay: bool,
 }
 
 impl ClientQueue {
@@ -77,6 +79,7 @@ impl ClientQueue {
             group,
             first: 0,
             kept: false,
+            has_own_delay: false,
         }
     }
 

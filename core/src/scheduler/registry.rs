@@ -6,10 +6,10 @@ use super::client::Client;
 use super::client_groups::{ClientGroup, ClientGroups, OverLimit, group_of};
 use super::fair::{ClientQueue, FairQueue};
 use super::pages::{Forgotten, PAGE, Pages};
-use super::{backlog::Backlog, bucket::LeakyBucket, names::Names};
+use super::{backlog::Backlog, limits::Limits, names::Names};
 use crate::allocator::{Credit, Fixed, Grant};
 use crate::policy::Policy;
-use crate::units::{Time, Weight};
+use crate::units::Time;
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
 #[derive(Debug)]
@@ -51,36 +51,33 @@ impl Registry {
             idle: IdleClients { candidates: Vec::new(), next_search: now },
             forgotten: Pages::default(),
         };
-        registry.configure(policy, now, None);
-        registry.regroup(policy, now);
+        registry.take_policy(policy, now, None);
         registry.iter_mut().for_each(|client| client.queue = ClientQueue::of_known(client.group));
         registry
     }
 
-    /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
-    /// counts and its backlog, as an unlisted one. A limit keeps its debt.
-    pub(super) fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
-        for client in self.iter_mut() {
-            (client.configured, client.weight) = (false, Weight::ONE);
-            client.used.change(policy, now, cycle);
-        }
-        self.configure(policy, now, Some(cycle));
-        for client in self.iter_mut().filter(|client| !client.configured) {
-            client.limit = None;
-        }
-        self.regroup(policy, now);
+    /// Changes to the mode and the windows of another policy.
+    pub(super) fn change_use(&mut self, policy: &Policy, now: Time, cycle: u64) {
+        self.iter_mut().for_each(|client| client.used.change(policy, now, cycle));
     }
 
-    /// Puts every client into the group that a policy tells.
-    fn regroup(&mut self, policy: &Policy, now: Time) {
+    /// Changes to the tables and rules of another policy. A client that is not configured any more stays with its
+    /// counts and its backlog, as an unlisted one. A limit keeps its debt. `since_cycle` is that of newcomers.
+    pub(super) fn take_policy(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
+        self.iter_mut().for_each(|client| client.configured = false);
+        self.configure(policy, now, since_cycle);
+        for client in self.slots.iter_mut().flatten() {
+            client.take_effects(policy, now);
+        }
         self.groups.change(policy, now);
         for client in self.slots.iter_mut().flatten() {
             client.group = group_of(policy, &client.name, client.configured);
             self.groups.add(client.group, client.weight);
+            client.held |= self.groups.holds(client.group);
         }
     }
 
-    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers.
+    /// Configures the clients of a policy, where none is configured so far.
     fn configure(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
         (self.listed, self.max_clients) = (policy.clients.len(), policy.max_clients);
         // This reserves address space, not memory: 100 000 clients that moved to a larger vector took 26 ms within one
@@ -93,10 +90,7 @@ impl Registry {
             };
             let client = self.get_mut(index);
             (client.configured, client.weight) = (true, wanted.weight);
-            match (&mut client.limit, wanted.limit.as_ref().map(LeakyBucket::of_limit)) {
-                (Some(bucket), Some(limit)) => bucket.change(now, limit),
-                (bucket, limit) => *bucket = limit.map(Box::new),
-            }
+            Limits::change(&mut client.limits, now, &wanted.limits, false);
         }
     }
 
@@ -180,7 +174,8 @@ impl Registry {
         }
         self.newcomers += 1;
         let index = self.insert(name, Some(cycle), policy, now);
-        self.groups.add(self.get(index).group, Weight::ONE);
+        let Client { group, weight, .. } = *self.get(index);
+        self.groups.add(group, weight);
         let grant = self.default_grant(policy.capacity, self.get(index));
         let client = self.slots[index as usize].as_mut().expect("it was just inserted");
         fair.set_weight(&mut client.queue, grant.exact);
@@ -303,24 +298,24 @@ impl Registry {
     #[inline]
     pub(super) fn take_limits(&mut self, now: Time, index: u32) -> Result<&mut Client, OverLimit> {
         let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
-        if client.queue.group.is_some() || client.limit.is_some() {
+        if client.queue.group.is_some() || client.limits.is_some() {
             let group = client.queue.group();
-            take_both(now, self.groups.limit(group), client.limit.as_deref_mut(), group)?;
+            take_both(now, self.groups.limits(group), client.limits.as_deref_mut(), group)?;
         }
         Ok(client)
     }
 
-    /// Returns whether a client has a limit of its own or by its group.
+    /// Returns whether a client has a limit of its own or by its group, or is held.
     pub(super) fn is_limited(&self, index: u32) -> bool {
         let client = self.get(index);
-        client.limit.is_some() || self.group_of(client).is_some_and(|group| group.limit.is_some())
+        client.limits.is_some() || self.group_of(client).is_some_and(|group| group.limits.is_some())
     }
 
     /// The time at which the own limit of a client and that of its group have room.
     pub(super) fn limits_open_at(&mut self, now: Time, index: u32) -> Time {
         let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
-        let own = client.limit.as_deref_mut().map_or(now, |limit| limit.next_room(now));
-        let of_group = self.groups.limit(client.queue.group()).map_or(now, |limit| limit.next_room(now));
+        let own = client.limits.as_deref_mut().map_or(now, |limits| limits.next_room(now));
+        let of_group = self.groups.limits(client.queue.group()).map_or(now, |limits| limits.next_room(now));
         own.max(of_group)
     }
 
@@ -335,7 +330,10 @@ impl Registry {
             Some(_) => ClientQueue::of_newcomer(group),
             None => ClientQueue::of_known(group),
         };
-        self.slots[index as usize] = Some(Client::new(name, queue, since_cycle, policy, now));
+        let mut client = Client::new(name, queue, since_cycle, policy, now);
+        client.take_effects(policy, now);
+        client.held |= self.groups.holds(client.group);
+        self.slots[index as usize] = Some(client);
         self.names.insert(name, index);
         index
     }
@@ -344,7 +342,7 @@ impl Registry {
 /// Charges a record to the limit of a group and to a client's own, if both have room.
 #[inline(never)]
 fn take_both(
-    now: Time, of_group: Option<&mut LeakyBucket>, own: Option<&mut LeakyBucket>, group: Option<usize>,
+    now: Time, of_group: Option<&mut Limits>, own: Option<&mut Limits>, group: Option<usize>,
 ) -> Result<(), OverLimit> {
     let Some(limit) = of_group else {
         return own.map_or(Ok(()), |own| own.take(now)).map_err(|until| OverLimit { until, group: None });

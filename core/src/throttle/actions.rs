@@ -55,8 +55,11 @@ impl Throttle {
         {
             return Some(step);
         }
-        if let Some(oldest) = self.scheduler.expired(now) {
-            return Some(self.reject_delayed(oldest, Reason::Expired, Duration::ZERO));
+        if let Some(slot) = self.scheduler.expired(now) {
+            if self.may_complete(slot) {
+                return Some(self.reject_delayed(slot, Reason::Expired, Duration::ZERO));
+            }
+            self.scheduler.postpone_expiry(now);
         }
         if let Some(step) = self.send_next(now) {
             return Some(step);
@@ -87,12 +90,23 @@ impl Throttle {
             match self.scheduler.serve(now, turn, slot) {
                 ClientTurn::Served(served) => return Some(self.send(now, slot, served)),
                 ClientTurn::Blocked => {}
+                ClientTurn::OverLimit { until: Time::NEVER } => {
+                    return Some(self.reject_delayed(slot, Reason::Held, Duration::ZERO));
+                }
                 ClientTurn::OverLimit { until } => {
                     return Some(self.reject_delayed(slot, Reason::ClientLimit, until.since(now)));
                 }
             }
         }
         None
+    }
+
+    /// Returns whether the completion of a record fits in the offset map: that of the oldest one of a partition always
+    /// does.
+    fn may_complete(&self, slot: Slot) -> bool {
+        self.ledger.location(slot).is_none_or(|Location { partition, offset }| {
+            self.ledger.has_room(partition, offset) || self.ledger.oldest(partition) == Some(slot)
+        })
     }
 
     /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, the partition's

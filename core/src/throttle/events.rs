@@ -55,6 +55,18 @@ impl Throttle {
         self.scheduler.find_surplus(now);
     }
 
+    /// Changes to other rules: to a policy that differs from the present one in the capacity and in what holds for
+    /// clients and groups, and allocates by it ([`Cause::Rules`](super::Cause::Rules)). The capacity changes as with
+    /// [`handle_capacity`](Throttle::handle_capacity). Delayed records stay where they are, unless a rule expires them.
+    pub fn handle_rules(&mut self, now: Time, policy: Policy) {
+        let now = self.not_before(now);
+        if policy.enforce != self.scheduler.policy.enforce {
+            return self.handle_policy(now, policy);
+        }
+        self.scheduler.advance_cycle(now);
+        self.scheduler.change_rules(now, policy);
+    }
+
     /// Changes the capacity, and requests an allocation by it ([`Cause::Capacity`](super::Cause::Capacity)). Unlike
     /// [`handle_policy`](Throttle::handle_policy) it may be called often: whenever a record is admitted, the window
     /// that then ends holds at most the mean of the capacities that were in force over it.

@@ -34,7 +34,7 @@ fn policy(enforce: bool) -> Policy {
     let client = |name: &str, thousandths| ClientPolicy {
         name: name.into(),
         weight: Weight::from_thousandths(thousandths).unwrap(),
-        limit: None,
+        limits: Vec::new(),
     };
     Policy {
         reservation: Ratio::ZERO,

@@ -86,7 +86,7 @@ fn fractions_below_the_last_bit_count_before_the_name() {
 
 #[test]
 fn no_client_gets_no_grant_and_one_client_gets_all() {
-    assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[])), []);
+    assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[])), [0; 0]);
     for wants in [Wants::Records(0), Wants::Records(u64::MAX), Wants::DefaultShare] {
         assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[(7, wants)])), [40]);
     }

@@ -1,6 +1,6 @@
 //! Random policies and scripts.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -8,6 +8,7 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{
     CatchUp, ClientPattern, ClientPolicy, GroupPolicy, Lending, Limit, Mode, Overflow, Policy, Window,
 };
+use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
 use watermaster_core::units::{Ratio, Weight};
 
 /// A class of cases; all of its policies have the property in its name.
@@ -112,7 +113,7 @@ pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
 }
 
 fn configured(index: usize, weight: u64) -> ClientPolicy {
-    ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+    ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limits: Vec::new() }
 }
 
 /// Generates policies of a class, half of them with groups.
@@ -128,13 +129,19 @@ pub fn grouped_policies(class: Class) -> impl Strategy<Value = Policy> {
 fn every_second(weight: u64) -> GroupPolicy {
     let clients = ["*0", "*2", "*4", "*6", "*8"].map(ClientPattern::new).into();
     let weight = Weight::from_thousandths(weight).unwrap();
-    GroupPolicy { name: "half".to_owned(), weight, limit: None, clients }
+    GroupPolicy { name: "half".to_owned(), weight, limits: Vec::new(), hold: false, clients }
 }
 
 /// Returns a group of one client at most.
 fn the_last(weight: u64) -> GroupPolicy {
     let weight = Weight::from_thousandths(weight).unwrap();
-    GroupPolicy { name: "one".to_owned(), weight, limit: None, clients: vec![ClientPattern::new("client-0001")] }
+    GroupPolicy {
+        name: "one".to_owned(),
+        weight,
+        limits: Vec::new(),
+        hold: false,
+        clients: vec![ClientPattern::new("client-0001")],
+    }
 }
 
 fn weights() -> impl Strategy<Value = u64> {
@@ -156,6 +163,74 @@ pub fn own_limits() -> impl Strategy<Value = Limit> {
         per: Duration::from_millis(millis),
         burst: burst.try_into().unwrap(),
     })
+}
+
+/// Generates rules for clients, groups and the service.
+pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
+    let names = ["client-0000", "client-0001", "client-*2", "client-000*", "*"];
+    let id = (0..names.len()).prop_map(move |at| ClientPattern::new(names[at]));
+    let target = prop_oneof![
+        4 => id.prop_map(|id| Target::Clients { patterns: vec![id], in_groups: None }),
+        1 => Just(Target::Groups(vec![ClientPattern::new("half")])),
+        1 => Just(Target::Groups(vec![ClientPattern::new("*")])),
+        1 => Just(Target::Service),
+    ];
+    let limits = vec((own_limits(), any::<bool>()), 0..3);
+    let effects = (0_u8..8, weights(), limits, 1_u64..3_000).prop_map(move |(field, weight, limits, number)| {
+        let limits = limits.into_iter().map(|(limit, scales)| RuleLimit { limit, scales }).collect();
+        let nothing = Effects::default();
+        match field {
+            0 | 1 => Effects { weight: Weight::from_thousandths(weight), ..nothing },
+            2 => Effects { limits: Some(limits), ..nothing },
+            3 => Effects { max_delay: Some(Duration::from_millis(number)), ..nothing },
+            4 => Effects { hold: Some(number % 4 > 0), ..nothing },
+            5 => Effects { expire_before_ms: Some(number as i64 % 2), ..nothing },
+            6 => Effects { group: Some(["half", "one", ""][number as usize % 3].to_owned()), ..nothing },
+            _ => Effects { capacity: Some(1 + number * capacity / 1_500), ..nothing },
+        }
+    });
+    vec((target, effects, -1_i16..2), 0..6).prop_map(|rules| {
+        let rule = |(number, (target, effects, priority)): (usize, (Target, Effects, i16))| {
+            let of_service = target == Target::Service;
+            let applies = if of_service { Field::OF_SERVICE } else { Field::OF_CLIENT };
+            let effects = if applies.iter().any(|field| effects.set(*field)) { effects } else { Effects::default() };
+            rule_of(&format!("rule-{number}"), target, priority, effects)
+        };
+        rules.into_iter().enumerate().map(rule).collect()
+    })
+}
+
+fn rule_of(name: &str, target: Target, priority: i16, effects: Effects) -> Rule {
+    Rule {
+        name: name.into(),
+        origin: Origin::RunTime,
+        target,
+        priority,
+        from_ms: None,
+        until_ms: None,
+        disabled: false,
+        note: String::new(),
+        effects,
+    }
+}
+
+/// Returns a policy with these rules beside those of its tables.
+pub fn with_rules(policy: &Policy, rules: &[Rule]) -> Policy {
+    let limits = |limits: &[Limit]| limits.iter().map(|&limit| RuleLimit { limit, scales: false }).collect();
+    let table = |name: String, target, weight, own: &[Limit]| {
+        let effects = Effects { weight: Some(weight), limits: Some(limits(own)), ..Effects::default() };
+        rule_of(&name, target, 0, effects)
+    };
+    let id = |id: &str| vec![ClientPattern::new(id)];
+    let of_client = |client: &ClientPolicy| {
+        let target = Target::Clients { patterns: id(&client.name), in_groups: None };
+        table(format!("client.{}", client.name), target, client.weight, &client.limits)
+    };
+    let of_group = |group: &GroupPolicy| {
+        table(format!("group.{}", group.name), Target::Groups(id(&group.name)), group.weight, &group.limits)
+    };
+    let tables = policy.clients.iter().map(of_client).chain(policy.groups.iter().map(of_group));
+    Policy { rules: Arc::new(Rules::new(tables.chain(rules.iter().cloned()).collect())), ..policy.clone() }
 }
 
 /// A step of a script.

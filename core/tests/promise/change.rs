@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
+use watermaster_core::rules::Rule;
 use watermaster_core::{offset_map::MapBudget, policy::Policy, units::Time};
 
-use crate::case::{Class, grouped_policies, name, own_limits};
+use crate::case::{Class, grouped_policies, name, own_limits, rules, with_rules};
 use crate::check;
 use crate::sim::{Fate, Sim, unregistered};
 
@@ -23,6 +24,7 @@ enum Step {
         cycles: u32,
     },
     Change(Box<Policy>),
+    Rules(Vec<Rule>),
     /// A partition was not fetched for a while: `records` more records are catching up.
     FetchGap {
         partition: u32,
@@ -49,8 +51,9 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
         let send = (0_usize..12, 0..PARTITIONS, prop_oneof![1_u32..8, 1_u32..80])
             .prop_map(|(client, partition, records)| Step::Send { client, partition, records });
         let wait = prop_oneof![1_u32..60, 1_u32..1_500].prop_map(|cycles| Step::Wait { cycles });
+        let rules = rules(policy.capacity).prop_map(Step::Rules);
         let gap = (0..PARTITIONS, 1_i64..9).prop_map(|(partition, records)| Step::FetchGap { partition, records });
-        vec(prop_oneof![8 => send, 4 => wait, 2 => change, 1 => gap], 1..60)
+        vec(prop_oneof![8 => send, 4 => wait, 2 => change, 2 => rules, 1 => gap], 1..60)
             .prop_map(move |script| Case { policy: policy.clone(), script })
     })
 }
@@ -58,7 +61,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 fn changing(class: Class) -> impl Strategy<Value = Policy> {
     let rest = (proptest::option::weighted(0.3, own_limits()), any::<u8>(), 24_usize..44);
     (grouped_policies(class), rest).prop_map(|(mut policy, (limit, rare, chars))| {
-        policy.clients[0].limit = limit;
+        policy.clients[0].limits = limit.into_iter().collect();
         policy.enforce = rare % 4 != 0;
         if rare < 80 {
             // The map is sometimes full.
@@ -74,6 +77,11 @@ fn changing(class: Class) -> impl Strategy<Value = Policy> {
 /// A throttle with a changing policy, and the history of its policies.
 struct World {
     sim: Sim,
+    /// The policy of the configuration, and the rules in force.
+    base: Policy,
+    rules: Vec<Rule>,
+    /// The policy of the configuration at the last change.
+    former: Policy,
     /// Each policy with the time from which it was in force.
     history: Vec<(Time, Policy)>,
 }
@@ -90,7 +98,14 @@ impl World {
                 }
             }
             Step::Wait { cycles } => self.sim.run_for(self.policy().cycle * cycles / 1_000),
-            Step::Change(policy) => self.change(*policy),
+            Step::Change(policy) => {
+                self.base = *policy;
+                self.change();
+            }
+            Step::Rules(rules) => {
+                self.rules = rules;
+                self.change();
+            }
             Step::FetchGap { partition, records } => {
                 let end = self.sim.lives.range((partition, 0)..(partition + 1, 0)).count() as i64;
                 self.sim.throttle.handle_fetch_gap(partition, end + records);
@@ -105,10 +120,17 @@ impl World {
         &self.history.last().expect("the history is never empty").1
     }
 
-    fn change(&mut self, policy: Policy) {
+    /// Puts the policy and the rules in force.
+    fn change(&mut self) {
         // Separates the decisions of the two policies.
         self.sim.run_for(Duration::from_nanos(1));
-        self.sim.throttle.handle_policy(self.sim.now, policy.clone());
+        let policy = with_rules(&self.base, &self.rules).at(1);
+        // Another policy may be taken over as other rules are, if it differs in no more than those.
+        if std::mem::replace(&mut self.former, self.base.clone()) == self.base {
+            self.sim.throttle.handle_rules(self.sim.now, policy.clone());
+        } else {
+            self.sim.throttle.handle_policy(self.sim.now, policy.clone());
+        }
         let granted = crate::sim::granted(&self.sim.throttle);
         assert_eq!(granted, policy.capacity, "the grants add up to the capacity");
         for client in &policy.clients {
@@ -174,10 +196,13 @@ impl World {
 
     /// Checks that every record is decided in the end, and counted once.
     fn finish(&mut self) {
+        // A rule may hold clients for ever.
+        self.rules = Vec::new();
+        self.change();
         let (records, policy) = (self.sim.lives.len() as u64, self.policy().clone());
         if records / policy.capacity < 150 {
             let cycles = u32::try_from(records / policy.capacity + 3).expect("the number of cycles is small");
-            let slowest = policy.clients.iter().filter_map(|client| client.limit).map(|limit| limit.per).max();
+            let slowest = policy.clients.iter().flat_map(|client| &client.limits).map(|limit| limit.per).max();
             self.sim.run_for(policy.cycle * cycles * 21 / 20 + slowest.unwrap_or_default() * records as u32);
             let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
             assert_eq!(held, 0, "records are undecided in the end");
@@ -200,7 +225,8 @@ fn earlier(time: Time, by: Duration) -> Time {
 
 fn run(case: Case) {
     let sim = Sim::new(case.policy.clone(), PARTITIONS);
-    let mut world = World { history: vec![(sim.now, case.policy)], sim };
+    let (base, former) = (case.policy.clone(), case.policy.clone());
+    let mut world = World { history: vec![(sim.now, case.policy)], sim, base, former, rules: Vec::new() };
     for step in case.script {
         world.step(step);
     }

@@ -39,7 +39,7 @@ impl Twin {
 
 fn scripted(class: Class) -> impl Strategy<Value = (Policy, Limit, Vec<Step>)> {
     (policies(class), own_limits()).prop_flat_map(|(mut policy, limit)| {
-        policy.clients[0].limit = Some(limit);
+        policy.clients[0].limits = vec![limit];
         scripts(policy.clients.len(), 2, 60).prop_map(move |mut script| {
             // A new process starts with full buckets.
             script.retain(|step| !matches!(step, Step::Restart { .. }));

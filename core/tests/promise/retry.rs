@@ -19,7 +19,7 @@ struct Case {
 fn cases(class: Class) -> impl Strategy<Value = Case> {
     (policies(class), proptest::option::of(own_limits())).prop_flat_map(|(mut policy, limit)| {
         policy.mode = Mode::Reject;
-        policy.clients[0].limit = limit;
+        policy.clients[0].limits = limit.into_iter().collect();
         (scripts(policy.clients.len(), 2, 40), 0_usize..1_000).prop_map(move |(script, which)| Case {
             policy: policy.clone(),
             script,

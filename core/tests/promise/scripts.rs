@@ -34,7 +34,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 }
 
 fn with_rarities(mut policy: Policy, limit: Option<Limit>, rare: u8) -> Policy {
-    policy.clients[0].limit = limit;
+    policy.clients[0].limits = limit.into_iter().collect();
     match rare {
         0 => policy.max_delay = Some(policy.cycle * 3 / 2),
         1 => policy.max_clients = policy.clients.len() + 5,

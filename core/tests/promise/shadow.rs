@@ -13,7 +13,7 @@ use crate::sim::{START, unregistered};
 
 fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
     (grouped_policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {
-        policy.clients[0].limit = limit;
+        policy.clients[0].limits = limit.into_iter().collect();
         policy.overflow = Overflow::DeadLetter;
         policy.map_budget = MapBudget::default();
         match rare {

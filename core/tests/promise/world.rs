@@ -646,7 +646,7 @@ impl World {
         if cycles > 150 {
             return;
         }
-        let slowest = self.policy.clients.iter().filter_map(|client| client.limit).map(|limit| limit.per).max();
+        let slowest = self.policy.clients.iter().flat_map(|client| &client.limits).map(|limit| limit.per).max();
         let time = self.policy.cycle * cycles as u32 * 21 / 20 + slowest.unwrap_or_default() * records as u32;
         let until = self.now + time;
         while self.now < until && !self.is_done() {

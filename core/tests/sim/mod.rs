@@ -45,7 +45,7 @@ pub fn granted(throttle: &Throttle) -> u64 {
 /// A configured client.
 pub fn client(name: &str, weight: f64, limit: Option<Limit>) -> ClientPolicy {
     let weight = Weight::from_thousandths((weight * 1_000.0).round() as u64).unwrap();
-    ClientPolicy { name: name.into(), weight, limit }
+    ClientPolicy { name: name.into(), weight, limits: limit.into_iter().collect() }
 }
 
 /// The fate of a record.

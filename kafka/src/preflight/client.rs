@@ -171,13 +171,15 @@ impl PreflightClient {
         block_on(admin.describe_configs(resources, &options))
     }
 
-    /// Returns facts about the brokers, if the configuration depends on them.
+    /// Returns facts about the brokers: only their number, unless the configuration depends on more.
     pub fn broker_facts(&self, settings: &Settings, timeout: Duration) -> BrokerFacts {
+        let metadata = self.consumer.fetch_metadata(Some(TRANSACTION_LOG), timeout);
+        let brokers = metadata.as_ref().map_or(0, |metadata| metadata.brokers().len());
         if !brokers::need_transactions(settings) && settings.kafka.group_protocol == GroupProtocol::Classic {
-            return BrokerFacts::default();
+            return BrokerFacts { brokers, ..BrokerFacts::default() };
         }
         let cluster_id = self.consumer.client().fetch_cluster_id(timeout);
-        let Ok(metadata) = self.consumer.fetch_metadata(Some(TRANSACTION_LOG), timeout) else {
+        let Ok(metadata) = metadata else {
             return BrokerFacts { cluster_id, ..BrokerFacts::default() };
         };
         let broker = metadata.orig_broker_id();
@@ -191,7 +193,7 @@ impl PreflightClient {
         let error = log.and_then(|topic| topic.error()).map(Code::from);
         BrokerFacts {
             cluster_id,
-            brokers: metadata.brokers().len(),
+            brokers,
             config: config.map(entries),
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
             transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),

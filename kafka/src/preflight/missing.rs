@@ -10,7 +10,7 @@ use super::{Problem, Report};
 use crate::ask::TopicFacts;
 use crate::control::{MORE_SETTINGS, REQUIRED_SETTINGS};
 
-/// The settings where no topic of the service tells better ones: Kafka's limit, and those for three brokers.
+/// The settings where no topic of the service tells better ones: Kafka's limit, and those for three brokers or more.
 const PARTITIONS: usize = 6;
 const REPLICAS: usize = 3;
 const MAX_BYTES: u64 = 1_048_588;
@@ -33,16 +33,17 @@ pub(super) fn topics(settings: &Settings, report: &Report) -> Vec<MissingTopic> 
     let plan = missing.filter_map(|finding| {
         let named = |service: &&Service| Some(&service.name) == finding.service.as_ref();
         let topic = finding.topic.as_deref()?;
-        Some((topic, of_service(settings.services.iter().find(named)?, topic, &report.topics)))
+        Some((topic, of_service(settings.services.iter().find(named)?, topic, report)))
     });
     // Two services may share a topic.
     plan.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-fn of_service(service: &Service, name: &str, known: &BTreeMap<String, TopicFacts>) -> MissingTopic {
-    let facts: Vec<&TopicFacts> = super::topics::of(service).filter_map(|topic| known.get(topic)).collect();
+fn of_service(service: &Service, name: &str, report: &Report) -> MissingTopic {
+    let facts: Vec<&TopicFacts> = super::topics::of(service).filter_map(|topic| report.topics.get(topic)).collect();
     let partitions = facts.iter().map(|facts| facts.partitions).max().unwrap_or(PARTITIONS);
-    let replicas = facts.iter().map(|facts| facts.replication).max().unwrap_or(REPLICAS);
+    let most = if report.brokers == 0 { REPLICAS } else { report.brokers.min(REPLICAS) };
+    let replicas = facts.iter().map(|facts| facts.replication).max().unwrap_or(most);
     let bytes = facts.iter().filter_map(|facts| facts.max_message_bytes).max().unwrap_or(MAX_BYTES);
     // One replica may be away without an effect.
     let mut settings = BTreeMap::from([("min.insync.replicas", (replicas.max(2) - 1).to_string())]);
@@ -79,7 +80,7 @@ mod tests {
         let settings = Config::parse(CONFIG, path, [], crate::PROPERTY_RULES).unwrap().settings;
         let missing = |topic: &str| Problem::MissingTopic.of_topic("kyc", topic);
         let control = Problem::ControlMissing.of_topic("kyc", "watermaster.kyc.seats");
-        let report = |findings: Vec<Finding>, topics| Report { findings, topics, names: None };
+        let report = |findings: Vec<Finding>, topics| Report { findings, topics, ..Report::default() };
         let facts =
             TopicFacts { partitions: 9, replication: 2, max_message_bytes: Some(2_000), ..TopicFacts::default() };
         let found = report(vec![missing("kyc"), missing("dead"), control], [("home".to_owned(), facts)].into());
@@ -94,5 +95,11 @@ mod tests {
         let found = report(vec![missing("home"), missing("home")], BTreeMap::new());
         let [home] = &topics(&settings, &found)[..] else { panic!("one topic") };
         assert_eq!((home.partitions, home.replicas, &*home.settings["min.insync.replicas"]), (6, 3, "2"));
+        // A broker makes no topic with more replicas than there are brokers.
+        for (brokers, expected) in [(1, (1, "1")), (2, (2, "1")), (5, (3, "2"))] {
+            let found = Report { brokers, ..found.clone() };
+            let [home] = &topics(&settings, &found)[..] else { panic!("one topic") };
+            assert_eq!((home.replicas, &*home.settings["min.insync.replicas"]), expected);
+        }
     }
 }

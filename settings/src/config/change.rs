@@ -150,13 +150,13 @@ fn changed_element(
     key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
 ) -> Option<usize> {
     let segments = key.segments();
-    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4)].into_iter().find_map(
-        |(list, name, depth)| {
+    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4), ("rule", NAMES[0], 4)]
+        .into_iter()
+        .find_map(|(list, name, depth)| {
             let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
             let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
             (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
-        },
-    )
+        })
 }
 
 /// Returns the entries by stable keys, in which services and sources have names for positions: positions shift when one

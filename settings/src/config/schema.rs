@@ -7,6 +7,7 @@ use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
+use super::values::{RulePace, Scale};
 use crate::model::{
     DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, Role,
     StartFrom,
@@ -101,13 +102,26 @@ static PROPERTIES: [SectionSchema; 3] = [
     section("schema_registry", Shape::Table, SCHEMA_REGISTRY, &[]),
 ];
 
-static SERVICE_SECTIONS: [SectionSchema; 5] = [
+static SERVICE_SECTIONS: [SectionSchema; 6] = [
     section("shape", Shape::Table, SHAPE, &[]),
     section("pace", Shape::Table, PACE, &[]),
     section("client", Shape::Map, CLIENT, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("group", Shape::Map, GROUP, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("source", Shape::List, SOURCE, &[]),
+    section("rule", Shape::OptionalList, RULE, &RULE_SECTIONS),
 ];
+
+static RULE_SECTIONS: [SectionSchema; 2] =
+    [section("limit", Shape::Table, RULE_LIMIT, &[]), section("limits", Shape::OptionalList, RULE_LIMIT, &[])];
+
+/// The keys of one rule of run time.
+pub static RULE_SCHEMA: Schema = Schema {
+    subject: "rule",
+    variable_prefix: "",
+    other_variables: &[],
+    former_keys: &[],
+    root: section("", Shape::Table, RULE, &RULE_SECTIONS),
+};
 
 const KAFKA: &[Key] = &[
     key(
@@ -197,6 +211,7 @@ const SERVICE: &[Key] = &[
     key("group_from", PLACES, Unset),
     key("consumer_group", CONSUMER_GROUP, Unset),
     reloaded_key("max_open", Count(1, MAX_CAPACITY), Unset),
+    reloaded_key("rules_max_capacity", Count(1, MAX_CAPACITY), Derived("the capacity, or the ceiling of pace")),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     key("redrive_key_file", TOKEN_FILE, Unset),
@@ -247,6 +262,32 @@ const LIMIT: &[Key] = &[
     reloaded_key("rate", Count(1, u32::MAX as u64), Required),
     reloaded_key("per", Kind::Duration(millis(1), DAY), Text("1s")),
     reloaded_key("burst", Count(1, u32::MAX as u64), Derived("the value of rate")),
+];
+
+const RULE_LIMIT: &[Key] = &[LIMIT[0], LIMIT[1], LIMIT[2], reloaded_key("scale", Choice(Scale::VARIANTS), Unset)];
+
+const IDS: Kind = Texts("a list of one or more ids of 1 to 128 bytes, in which * stands for any text");
+const MOMENT: Kind = Kind::Moment("a date and a time with an offset, such as 2026-07-03T00:00:00+02:00");
+
+const RULE: &[Key] = &[
+    reloaded_key("name", Kind::Text("1 to 64 of a-z, 0-9, dots, dashes or underscores"), Required),
+    reloaded_key("clients", IDS, Unset),
+    reloaded_key("in_groups", IDS, Unset),
+    reloaded_key("groups", IDS, Unset),
+    reloaded_key("service", Flag, Text("false")),
+    reloaded_key("priority", Kind::Whole(-1_000, 1_000), Text("0")),
+    reloaded_key("from", MOMENT, Unset),
+    reloaded_key("until", MOMENT, Unset),
+    reloaded_key("disabled", Flag, Text("false")),
+    reloaded_key("note", Kind::Text("a text of at most 256 bytes"), Unset),
+    reloaded_key("weight", WEIGHT, Unset),
+    reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Unset),
+    reloaded_key("hold", Flag, Unset),
+    reloaded_key("expire_before", MOMENT, Unset),
+    reloaded_key("group", Kind::Text("the name of a group, or \"\" for the unlisted clients"), Unset),
+    reloaded_key("capacity", Count(1, MAX_CAPACITY), Unset),
+    reloaded_key("enforce", Flag, Unset),
+    reloaded_key("pace", Choice(RulePace::VARIANTS), Unset),
 ];
 
 const SOURCE: &[Key] = &[

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use watermaster_core::policy::{ClientPattern, ClientPolicy, GroupPolicy, Limit, Mode, Policy};
+use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
-use super::{kafka, pace, registry, values};
+use super::{groups, kafka, pace, registry, rule, values};
 use crate::model::{ClientFrom, Service, Source, SourcePattern};
 use crate::pattern::TopicPattern;
 use crate::read_struct;
@@ -18,7 +18,7 @@ const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
 /// The most configured clients to compare with each other.
 const MAX_PAIRED_CLIENTS: usize = 200;
 /// The most configured clients to compare with those of the sources.
-const MAX_COMPARED_CLIENTS: usize = 1_000;
+pub(super) const MAX_COMPARED_CLIENTS: usize = 1_000;
 
 /// Reads one service. Some keys of `kafka` hold for every service.
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
@@ -42,6 +42,11 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         }
     }
     warn_of_pairs(section, &configured);
+    let (sources, patterns): (Option<Vec<_>>, Option<Vec<_>>) =
+        (sources.into_iter().collect(), patterns.into_iter().collect());
+    if let (Some(sources), Some(patterns)) = (&sources, &patterns) {
+        groups::warn_of_unreachable(section, group_places, sources, patterns);
+    }
     let [target, dead_letter] = outputs;
     read_struct!(Service {
         [section => on_undeliverable, group_silence, dead_letter_headers]
@@ -50,14 +55,15 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         dead_letter: dead_letter,
         client_from: client_from,
         group_from: group_from.map(Option::unwrap_or_default),
-        sources: sources.into_iter().collect(),
-        patterns: patterns.into_iter().collect(),
+        sources: sources,
+        patterns: patterns,
         control_topic: control_topic(section, kafka),
         group_ahead_time: section.optional_value("group_ahead_time"),
         redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
         max_open: pace::max_open(section),
+        rules_max_capacity: rules_max_capacity(section, section.get("capacity")),
         pace: pace::pace(section),
         policy: policy(section, kafka),
     })
@@ -107,47 +113,19 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         map_budget: kafka.text("map_budget", values::map_budget),
         client_idle_timeout: client_idle_timeout(section, cycle),
         clients: clients(section, capacity, max_clients),
-        groups: groups(section),
+        groups: groups::groups(section),
         names_groups: Some(section.is_set("group_from")),
+        rules: rule::rules(section, rules_max_capacity(section, capacity)),
+        rules_at_ms: Some(0),
+        all_alone: Some(false),
     })
 }
 
-/// Reads the groups of clients. An id that two of them list would be in the one whose name sorts first.
-fn groups(section: &Section<'_>) -> Option<Vec<GroupPolicy>> {
-    let tables = section.named_tables("group");
-    let mut listed: Vec<(String, &str)> = Vec::new();
-    let mut groups = Vec::new();
-    for (name, table) in &tables {
-        let clients = table.list("clients", values::client);
-        for id in clients.iter().flatten().flatten() {
-            if let Some((_, other)) = listed.iter().find(|(known, _)| known == id) {
-                table.refuse("clients", format!("lists {id:?}, as the group {other:?} does"), "each id in one group");
-            }
-            listed.push((id.clone(), name));
-        }
-        groups.push(one_group(section, name, table, clients));
-    }
-    groups.into_iter().collect()
-}
-
-fn one_group(
-    service: &Section<'_>, name: &str, section: &Section<'_>, clients: Option<Option<Vec<String>>>,
-) -> Option<GroupPolicy> {
-    let name = values::client(name).ok().filter(|name| !name.contains('/'));
-    if name.is_none() {
-        service.refuse("group", "has a group with an unusable name", "a name of 1 to 128 bytes without /");
-    }
-    if clients == Some(None) && !service.is_set("group_from") {
-        let allowed = "a list of clients, or group_from in the service";
-        section.warn("clients", "is missing, and no record names its group: nothing is in this group", allowed);
-    }
-    let limit = section.table("limit");
-    read_struct!(GroupPolicy {
-        [section => weight]
-        name: name,
-        limit: if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) },
-        clients: clients.map(|ids| ids.unwrap_or_default().iter().map(|id| ClientPattern::new(id)).collect()),
-    })
+/// Reads the largest capacity that a rule may set: by default the service's own, or the ceiling of its search.
+fn rules_max_capacity(section: &Section<'_>, capacity: Option<u64>) -> Option<u64> {
+    let pace = section.table("pace");
+    let ceiling = if pace.is_written() { pace.optional_value::<u64>("ceiling").flatten() } else { None };
+    section.derived("rules_max_capacity", capacity.max(ceiling))
 }
 
 /// Checks the capacity against its fence: a digit too many would admit ten times as much within seconds.
@@ -231,11 +209,11 @@ fn one_client(service: &Section<'_>, name: &str, section: &Section<'_>) -> Optio
     read_struct!(ClientPolicy {
         [section => weight]
         name: name.ok(),
-        limit: if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) },
+        limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
     })
 }
 
-fn one_limit(section: &Section<'_>) -> Option<Limit> {
+pub(super) fn one_limit(section: &Section<'_>) -> Option<Limit> {
     read_struct!(Limit {
         [section => rate, per]
         burst: section.derived("burst", rate),

@@ -116,7 +116,7 @@ fn a_variable_sets_a_key_of_a_service_by_its_name() {
     );
     assert_eq!(first.policy.max_delay, Some(Duration::from_secs(5)));
     let client = &first.policy.clients[0];
-    assert_eq!((client.weight.thousandths(), client.limit.unwrap().rate.get()), (2_500, 9));
+    assert_eq!((client.weight.thousandths(), client.limits[0].rate.get()), (2_500, 9));
     let entry = config.effective.iter().find(|entry| entry.key.to_string() == "service[1].capacity").unwrap();
     assert_eq!(entry.origin.to_string(), "environment variable WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY");
 }
@@ -182,10 +182,10 @@ fn a_record_without_a_client_belongs_to_its_topic_by_default() {
 fn a_mistyped_key_is_recognised() {
     for (line, said) in [
         ("capasity = 1", "(did you mean capacity?)"),
-        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
+        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay or service.rule.max_delay?)"),
         ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
-        ("weigth = 1", "(did you mean service.client.weight or service.group.weight?)"),
-        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, group, source\n"),
+        ("weigth = 1", "(did you mean service.client.weight or service.group.weight or service.rule.weight?)"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, group, source, rule\n"),
     ] {
         let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
         assert!(errors.contains(said), "{line}: {errors}");
@@ -433,5 +433,48 @@ fn a_group_that_nothing_is_in_is_reported() {
     };
     assert!(warnings("", "weight = 2\n").contains("no record names its group: nothing is in this group"));
     assert_eq!(warnings("", "clients = [\"x*\"]\n"), "");
-    assert_eq!(warnings("group_from = [\"topic\"]\n", "weight = 2\n"), "");
+    assert_eq!(warnings("group_from = [\"key\"]\n", "weight = 2\n"), "");
+}
+
+/// A name of a group that is typed wrong leaves its table, or a client's, without records.
+#[test]
+fn a_group_that_no_record_names_is_reported() {
+    let warnings = |place: &str, source: &str, tables: &str| {
+        let text = RIGHT.replace("capacity", &format!("group_from = [\"{place}\"]\ncapacity"));
+        let text = text.replace("[[service.source]]", &format!("[[service.source]]\n{source}"));
+        let warnings = read(&(text + tables), &[]).unwrap().warnings;
+        let warnings =
+            warnings.iter().map(|one| format!("{} {}; {}; {}", one.key, one.problem, one.allowed, one.origin));
+        warnings.collect::<Vec<_>>()
+    };
+    let client = "[service.group.home-loan]\n[service.client.\"home-loans/web\"]\n[service.client.\"other/web\"]\n";
+    let unknown = |name, better| {
+        format!(
+            "service[0].client.\"{name}/web\" is of the group {name:?}, which no table has: no record reaches it; {better}"
+        )
+    };
+    assert_eq!(
+        warnings("key", "", client),
+        [
+            unknown("home-loans", "[service.client.\"home-loan/web\"]; w.toml:12"),
+            unknown("other", "a table [service.group.\"other\"], too; w.toml:13")
+        ]
+    );
+    let groups = "[service.group.home-laon]\n[service.group.other]\n";
+    let of_none =
+        |name, better| format!("service[0].group.{name} is the group of no source: nothing is in it; {better}");
+    assert_eq!(
+        warnings("topic", "client = \"home-loan\"", groups),
+        [
+            of_none("home-laon", "[service.group.\"home-loan\"]; w.toml:11"),
+            of_none("other", "the client of a source: its topic, or its `client`; w.toml:12")
+        ]
+    );
+    let right = "[service.group.home-loan]\n[service.client.\"home-loan/web\"]\n[service.client.web]\n";
+    let pattern = "topic_pattern = \"(?<client>.*)-loans\"\n[[service.source]]";
+    for (place, source, tables) in
+        [("topic", "client = \"home-loan\"", right), ("key", "", groups), ("topic", pattern, groups)]
+    {
+        assert_eq!(warnings(place, source, tables), Vec::<String>::new(), "{place} {source}");
+    }
 }

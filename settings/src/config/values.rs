@@ -1,5 +1,9 @@
 //! Parses the values of the configuration's own keys.
 
+use std::time::SystemTime;
+
+use strum::{EnumString, VariantNames};
+use toml_edit::{Datetime, Offset};
 use watermaster_core::offset_map::MapBudget;
 use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
@@ -69,8 +73,26 @@ pub enum TextError {
     NoPort(String),
     #[error("{0}")]
     TopicPattern(String),
+    #[error("{0}… is a table's name")]
+    TableName(&'static str),
+    #[error("a time without a date or an offset, or none at all")]
+    NoMoment,
     #[error(transparent)]
     Token(#[from] TokenError),
+}
+
+/// The search for the capacity, as a rule sets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum RulePace {
+    Observe,
+}
+
+/// The number that multiplies a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Scale {
+    Weight,
 }
 
 const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
@@ -82,6 +104,8 @@ impl Choice for Scope {}
 impl Choice for Window {}
 impl Choice for CatchUp {}
 impl Choice for Overflow {}
+impl Choice for RulePace {}
+impl Choice for Scale {}
 
 impl FromText for Weight {
     fn from_text(text: &str, _: Kind) -> Result<Weight, ValueError> {
@@ -220,8 +244,33 @@ pub fn client(text: &str) -> Result<String, TextError> {
     within(text, MAX_CLIENT_BYTES)
 }
 
+/// Parses the name of a rule. Those of tables have a prefix.
+pub fn rule_name(text: &str) -> Result<String, TextError> {
+    let name = name(text, 64, "._-")?;
+    let of_table = ["client.", "group."].into_iter().find(|prefix| name.starts_with(prefix));
+    match (of_table, name.chars().find(char::is_ascii_uppercase)) {
+        (Some(prefix), _) => Err(TextError::TableName(prefix)),
+        (None, Some(upper)) => Err(TextError::Character(upper)),
+        (None, None) => Ok(name),
+    }
+}
+
+/// Parses a date and a time with an offset, in milliseconds since the Unix epoch.
+pub fn moment(text: &str) -> Result<i64, TextError> {
+    let parsed = text.parse::<Datetime>().ok().and_then(|time| Some((time.date?, time.time?, time.offset?)));
+    let (date, time, offset) = parsed.ok_or(TextError::NoMoment)?;
+    let utc = format!("{date}T{:02}:{:02}:{:02}Z", time.hour, time.minute, time.second.unwrap_or_default());
+    let utc = humantime::parse_rfc3339(&utc).map_err(|_| TextError::NoMoment)?;
+    let seconds = utc.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| TextError::NoMoment)?.as_secs();
+    let ahead = match offset {
+        Offset::Z => 0,
+        Offset::Custom { minutes } => i64::from(minutes) * 60_000,
+    };
+    Ok(seconds as i64 * 1_000 + i64::from(time.nanosecond.unwrap_or_default() / 1_000_000) - ahead)
+}
+
 /// Parses any text of at most `longest` bytes.
-fn within(text: &str, longest: usize) -> Result<String, TextError> {
+pub fn within(text: &str, longest: usize) -> Result<String, TextError> {
     match text.len() {
         0 => Err(TextError::Empty),
         bytes if bytes > longest => Err(TextError::TooManyBytes(bytes)),

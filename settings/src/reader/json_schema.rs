@@ -63,11 +63,12 @@ fn of_kind(kind: Kind) -> Value {
     let schema = match kind {
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Count(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Whole(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Decimal(_) => json!({ "type": "number" }),
         Kind::Choice(names) => json!({ "enum": names }),
         Kind::DecimalOrPercent(_) => return json!({ "type": ["number", "string"] }),
         Kind::Size(..) => return json!({ "type": ["integer", "string"] }),
-        Kind::Duration(..) | Kind::Text(_) | Kind::File(_) | Kind::Addresses(_) | Kind::Secret(_) => {
+        Kind::Duration(..) | Kind::Text(_) | Kind::Moment(_) | Kind::File(_) | Kind::Addresses(_) | Kind::Secret(_) => {
             return json!({ "type": "string" });
         }
         Kind::Texts(_) => return json!({ "type": "array", "items": { "type": "string" }, "minItems": 1 }),
@@ -111,7 +112,7 @@ mod tests {
             ("enum", _) => rules().any(|rule| rule == value),
             ("type", _) if rule.is_array() => rules().any(|rule| is_of_type(value, rule)),
             ("type", _) => is_of_type(value, rule),
-            ("minimum", Value::Number(_)) => value.as_u64() >= rule.as_u64(),
+            ("minimum", Value::Number(_)) => value.as_i64() >= rule.as_i64(),
             ("maximum", Value::Number(_)) => value.as_u64() <= rule.as_u64(),
             ("pattern", Value::String(text)) => text.contains("${"),
             ("minItems", Value::Array(items)) => items.len() as u64 >= rule.as_u64().unwrap(),

@@ -174,6 +174,7 @@ pub fn as_json(text: &str, kind: Kind) -> Value {
         Kind::Secret(_) => Some(json!(HIDDEN)),
         Kind::Flag => Some(json!(text == "true")),
         Kind::Count(..) | Kind::Size(..) | Kind::Integers(_) => number.parse::<u64>().ok().map(Value::from),
+        Kind::Whole(..) => number.parse::<i64>().ok().map(Value::from),
         Kind::Decimal(_) | Kind::DecimalOrPercent(_) => number.parse::<f64>().ok().map(Value::from),
         _ => None,
     };

@@ -51,7 +51,7 @@ pub enum Shape {
 }
 
 /// One key that a file may hold.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub name: &'static str,
     pub kind: Kind,
@@ -79,6 +79,8 @@ pub enum Kind {
     Flag,
     /// A whole number in this range.
     Count(u64, u64),
+    /// A whole number in this range, which may be negative.
+    Whole(i64, i64),
     /// A number with a fraction.
     Decimal(&'static str),
     /// A number with a fraction, or a text that ends with `%`.
@@ -90,6 +92,8 @@ pub enum Kind {
     /// One of these names.
     Choice(&'static [&'static str]),
     Text(&'static str),
+    /// A date and a time.
+    Moment(&'static str),
     /// The path of a file that the program reads again when it changes.
     File(&'static str),
     /// Network addresses. A text with `@` is never shown: a password may stand before it.
@@ -108,6 +112,7 @@ impl Kind {
         match self {
             Kind::Flag => "true or false".to_owned(),
             Kind::Count(min, max) => format!("a whole number from {min} to {max}"),
+            Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
             Kind::Duration(min, max) => format!(
                 "a duration with its unit, such as \"100ms\" or \"10s\", from {} to {}",
                 humantime::format_duration(min),
@@ -120,6 +125,7 @@ impl Kind {
             Kind::Decimal(allowed)
             | Kind::DecimalOrPercent(allowed)
             | Kind::Text(allowed)
+            | Kind::Moment(allowed)
             | Kind::File(allowed)
             | Kind::Addresses(allowed)
             | Kind::Secret(allowed)

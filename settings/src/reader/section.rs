@@ -68,6 +68,16 @@ impl<'a> Section<'a> {
         self.written(name).is_some_and(|node| matches!(node.content, NodeContent::List(_)))
     }
 
+    /// Returns whether the key `name` is written as an empty list.
+    pub fn is_empty_list(&self, name: &str) -> bool {
+        self.written(name).is_some_and(|node| matches!(&node.content, NodeContent::List(items) if items.is_empty()))
+    }
+
+    /// Returns whether the section may have the key `name`.
+    pub fn has_key(&self, name: &str) -> bool {
+        self.schema.keys.iter().any(|key| key.name == name)
+    }
+
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
         self.table?.get(name)
     }
@@ -82,6 +92,12 @@ impl<'a> Section<'a> {
     /// Notes a doubtful value at `name`.
     pub fn warn(&self, name: &str, problem: impl Display, advice: impl Display) {
         let warning = self.error(self.path.child(name), self.origin(name), problem, advice);
+        self.reader.warnings.borrow_mut().push(warning);
+    }
+
+    /// Notes that the section itself is doubtful.
+    pub fn warn_of_itself(&self, problem: impl Display, advice: impl Display) {
+        let warning = self.error(self.path.clone(), self.origin.clone(), problem, advice);
         self.reader.warnings.borrow_mut().push(warning);
     }
 

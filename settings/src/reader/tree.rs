@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
+use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, TableLike, TomlError, Value};
 
 use super::error::{ConfigError, Origin};
@@ -44,7 +45,8 @@ impl ScalarForm {
         match kind {
             _ if self == ScalarForm::Any => true,
             Kind::Flag => self == ScalarForm::Flag,
-            Kind::Count(..) | Kind::Integers(_) => self == ScalarForm::Integer,
+            Kind::Count(..) | Kind::Whole(..) | Kind::Integers(_) => self == ScalarForm::Integer,
+            Kind::Moment(_) => matches!(self, ScalarForm::Time | ScalarForm::Text),
             Kind::Decimal(_) => matches!(self, ScalarForm::Decimal | ScalarForm::Integer),
             Kind::DecimalOrPercent(_) if text.ends_with('%') => self == ScalarForm::Text,
             Kind::DecimalOrPercent(_) => matches!(self, ScalarForm::Decimal | ScalarForm::Integer),
@@ -96,6 +98,27 @@ impl NodeContent {
 pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
     let document = Document::parse(text).map_err(|error| syntax_error(text, path, &error))?;
     Ok(File { text, path, line_ends: line_ends(text) }.table(document.as_table()))
+}
+
+/// Returns the values of an object of JSON, which came from `path`.
+pub fn of_json(object: &Map<String, Json>, path: &Path) -> Table {
+    fn content(value: &Json, origin: &Origin) -> NodeContent {
+        let node = |value: &Json| Node { origin: origin.clone(), content: content(value, origin) };
+        match value {
+            Json::Null => NodeContent::Scalar("null".to_owned(), ScalarForm::Any),
+            Json::Bool(flag) => NodeContent::Scalar(flag.to_string(), ScalarForm::Flag),
+            Json::Number(number) if number.is_f64() => NodeContent::Scalar(number.to_string(), ScalarForm::Decimal),
+            Json::Number(number) => NodeContent::Scalar(number.to_string(), ScalarForm::Integer),
+            Json::String(text) => NodeContent::Scalar(text.clone(), ScalarForm::Text),
+            Json::Array(items) => NodeContent::List(items.iter().map(node).collect()),
+            Json::Object(object) => {
+                NodeContent::Table(object.iter().map(|(key, value)| (key.clone(), node(value))).collect())
+            }
+        }
+    }
+    let origin = Origin::File { path: path.to_owned(), line: None };
+    let node = |value| Node { origin: origin.clone(), content: content(value, &origin) };
+    object.iter().map(|(key, value)| (key.clone(), node(value))).collect()
 }
 
 /// The file that values are taken from.

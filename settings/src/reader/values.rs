@@ -58,6 +58,14 @@ impl FromText for u64 {
     }
 }
 
+impl FromText for i16 {
+    fn from_text(text: &str, kind: Kind) -> Result<i16, ValueError> {
+        let Kind::Whole(min, max) = kind else { unreachable!("{kind:?} is no whole number") };
+        let number = text.replace('_', "").parse().map_err(|_| ValueError::NotAllowed)?;
+        i16::try_from(in_range(number, &(min..=max))?).map_err(|_| ValueError::NotAllowed)
+    }
+}
+
 impl FromText for usize {
     fn from_text(text: &str, kind: Kind) -> Result<usize, ValueError> {
         usize::try_from(u64::from_text(text, kind)?).map_err(|_| ValueError::NotAllowed)

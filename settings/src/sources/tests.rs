@@ -143,15 +143,33 @@ proptest! {
     }
 }
 
-/// A service with these keys, and whether its sources belong to one client each.
-fn flood_of(keys: &str, sources: &str) -> String {
+/// A service with these keys and sources.
+fn service_of(keys: &str, sources: &str) -> Service {
     let text =
         format!("[[service]]\nname = \"kyc\"\ntarget = \"t\"\ndead_letter = \"d\"\ncapacity = 2000\n{keys}\n{sources}");
-    Config::parse(&text, Path::new("test.toml"), [], RULES)
-        .unwrap_or_else(|errors| panic!("{errors}"))
-        .settings
-        .services[0]
-        .flood_text()
+    let config = Config::parse(&text, Path::new("test.toml"), [], RULES);
+    config.unwrap_or_else(|errors| panic!("{errors}")).settings.services.remove(0)
+}
+
+fn flood_of(keys: &str, sources: &str) -> String {
+    service_of(keys, sources).flood_text()
+}
+
+/// The weight of the group beside the other group, the client that stands alone and the unlisted clients.
+#[test]
+fn each_group_is_told_with_its_share() {
+    let tables = "[service.group.home-loan]\nweight = 3\n[service.group.cards]\nclients = [\"card-*\"]\n\
+                  limit = { rate = 500, per = \"1s\" }\n[service.client.alone]\n[service.client.card-a]\nweight = 9\n\
+                  [service.client.\"home-loan/web\"]\n[[service.source]]\ntopic = \"a\"\n";
+    let service = service_of("group_from = [\"key\"]", tables);
+    assert_eq!(
+        service.group_texts(),
+        [
+            "group cards: a default share of at least 333 records per 10s, a limit of 500 per 1s",
+            "group home-loan: a default share of at least 1000 records per 10s",
+        ]
+    );
+    assert_eq!(service_of("", "[[service.source]]\ntopic = \"a\"\n").group_texts(), Vec::<String>::new());
 }
 
 #[test]

@@ -230,11 +230,11 @@ mod long {
         let (sees, reads) = (Some("grant DESCRIBE on it"), Some("authorization failed"));
         let (commits, lag) = (Some("needs the READ permission"), Some("warning: the lag"));
         let cases = [
-            (Kind::Topic, source, &[Read][..], [reads, reads, None, commits]),
+            (Kind::Topic, source, &[Read][..], [reads, reads, commits, commits]),
             (Kind::Topic, source, &[Read, Describe], [reads; 4]),
-            (Kind::Group, &ours, &[Read], [None, None, None, commits]),
+            (Kind::Group, &ours, &[Read], [None, None, commits, commits]),
             (Kind::Group, &ours, &[Read, Describe], [sees; 4]),
-            (Kind::Group, &theirs, &[Read], [None, commits, None, None]),
+            (Kind::Group, &theirs, &[Read], [commits, commits, None, None]),
             (Kind::Group, &theirs, &[Read, Describe], [sees; 4]),
             (Kind::Group, &of_target, &[Describe], [lag, None, None, None]),
             (Kind::Topic, &rig.target, &[Describe], [lag, None, None, None]),
@@ -273,6 +273,8 @@ mod long {
                     assert_eq!(code == Some(0), words.is_none() || *words == lag, "{what}");
                     let is_named = |words| err.lines().any(|line| line.contains(name.as_str()) && line.contains(words));
                     assert!(words.is_none_or(is_named), "{what}");
+                    let needs = *words != lag || **name != of_target || is_named("grant DESCRIBE on it");
+                    assert!(needs, "no more is needed for the lag: {what}");
                 }
             }
             assert_eq!(plan(), planned, "an offset has changed");

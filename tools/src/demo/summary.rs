@@ -119,6 +119,10 @@ impl Summary {
             let verdict = if *kept { "kept" } else { "BROKEN" };
             let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
         }
+        if self.claims.iter().skip(1).any(|claim| !claim.kept) {
+            text += "  A slow or busy machine can break a claim about a client: records that it sends or reads\n  \
+                     late come closer together, and wait longer. It can't break the first one.\n";
+        }
         let in_use = within_their_share(&self.clients).map(|client| client.rejected_as(Reason::CapacityInUse));
         let in_use: u64 = in_use.sum();
         if in_use > 0 {

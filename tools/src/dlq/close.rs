@@ -6,7 +6,8 @@ use watermaster_kafka::dead_letters::Job;
 use super::plan::Destination;
 use super::redrive::{Redrive, Work, new_id};
 use super::scope::JobOptions;
-use super::{DlqError, TopicArgs, select::SelectArgs};
+use super::tally::RedriveCounts;
+use super::{DlqError, TopicArgs, dry_run, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
 
 /// Arguments of the command.
@@ -15,6 +16,12 @@ use crate::cli::{Output, OutputArg, print, print_json};
 pub struct CloseArgs {
     #[command(flatten)]
     topic: TopicArgs,
+    /// Close all open dead letters of the topic, in place of a selection
+    #[arg(long, conflicts_with = "SelectArgs")]
+    all: bool,
+    /// Count what would be closed, and close nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     output: OutputArg,
     #[command(flatten)]
@@ -22,23 +29,39 @@ pub struct CloseArgs {
 }
 
 pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
+    if !args.all && args.select.is_everything() && args.select.limit.is_none() {
+        let text =
+            "nothing is selected: add a selection, such as --where reason=anonymous, or --all for all that are open";
+        return Err(DlqError::Usage(text.to_owned()));
+    }
     let (kafka, service) = args.topic.load()?;
     let id = format!("close-{}", new_id());
     let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, &Job::group(&kafka, &service, &id))?;
     let topic = reader.topic().to_owned();
     let options = JobOptions { id, select: args.select.clone(), to: Destination::Source, again: false };
-    let mut job = Redrive::new(&kafka, &service, reader, options, Work::Close)?;
-    let result = job.run();
-    let (closed, skipped, read) = (job.counts.closed, job.counts.skipped, job.counts.read);
-    match args.output.format {
-        Output::Json => print_json(&serde_json::json!({
-            "service": service.name, "topic": topic, "closed": closed, "skipped": skipped, "read": read,
-        })),
-        Output::Text => print(format_args!(
-            "{closed} dead letters closed in {topic}; {read} read, \
-             {skipped} of them skipped: redriven, parked or closed already"
-        )),
+    let report = |counts: &RedriveCounts| {
+        let RedriveCounts { closed, skipped, read, .. } = counts;
+        match args.output.format {
+            Output::Json => print_json(&serde_json::json!({
+                "service": service.name, "topic": topic, "dry_run": args.dry_run,
+                "closed": closed, "skipped": skipped, "read": read,
+            })),
+            Output::Text => print(format_args!(
+                "{closed} dead letters {} in {topic}; {read} read, \
+                 {skipped} of them skipped: redriven, parked or closed already",
+                if args.dry_run { "would be closed" } else { "closed" }
+            )),
+        }
+    };
+    if args.dry_run {
+        let (counts, _) = dry_run::count(&kafka, &service, reader, &options, None)?;
+        report(&counts);
+        return Ok(());
     }
+    let mut job = Redrive::new(&kafka, &service, reader, options, Work::Close)?;
+    job.begin()?;
+    let result = job.run();
+    report(&job.counts);
     match result? {
         true => Ok(()),
         false => Err(DlqError::Stopped("interrupted; the same command goes on with it".to_owned())),

@@ -1,6 +1,6 @@
-//! `watermaster dlq redrive --dry-run`: counts, and sends nothing.
+//! `--dry-run` of `watermaster dlq redrive` and `close`: counts, and writes nothing.
 
-use watermaster_kafka::dead_letters::Reader;
+use watermaster_kafka::dead_letters::{Positions, Reader};
 use watermaster_settings::{Kafka, Service};
 
 use super::origin::Origin;
@@ -10,13 +10,34 @@ use super::tally::RedriveCounts;
 use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, read_ledger};
 use crate::cli::{Output, print, print_json};
 
-/// Counts what the job would do from its position on.
-pub(super) fn dry_run(
-    kafka: &Kafka, service: &Service, mut reader: Reader, options: &JobOptions, plan: &FateRules<'_>, output: Output,
+/// Counts what a redrive would do from its position on.
+pub(super) fn redrive(
+    kafka: &Kafka, service: &Service, reader: Reader, options: &JobOptions, plan: &FateRules<'_>, output: Output,
 ) -> Result<(), DlqError> {
+    let (counts, stubs) = count(kafka, service, reader, options, Some(plan))?;
+    match output {
+        Output::Json => print_json(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts })),
+        Output::Text => {
+            let (redriven, parked) = (counts.redriven, counts.parked_text());
+            let skipped = counts.skipped;
+            print(format_args!(
+                "would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}; \
+                 {skipped} are redriven, parked or closed already"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Counts what a job would do; without a plan, it closes the selected dead letters. Returns the stubs, whose fate
+/// depends on their originals, beside the other counts.
+pub(super) fn count(
+    kafka: &Kafka, service: &Service, mut reader: Reader, options: &JobOptions, plan: Option<&FateRules<'_>>,
+) -> Result<(RedriveCounts, u64), DlqError> {
     let (mut counts, mut stubs) = (RedriveCounts::default(), 0_u64);
     let ledger = read_ledger(kafka, service, &mut reader)?;
-    let scope = Scope::find(&reader, &ledger, options, reader.committed(CONNECT_TIMEOUT)?)?;
+    let committed = if plan.is_some() { reader.committed(CONNECT_TIMEOUT)? } else { Positions::new() };
+    let scope = Scope::find(&reader, &ledger, options, committed)?;
     reader.start(&scope.ranges())?;
     let mut left = scope.select.limit.unwrap_or(u64::MAX);
     while !reader.is_done() && left > 0 {
@@ -31,22 +52,12 @@ pub(super) fn dry_run(
             continue;
         }
         left -= 1;
-        match plan.fate(&letter, origin.as_ref(), None) {
-            Fate::Send(_) => counts.redriven += 1,
-            Fate::NeedsOriginal => stubs += 1,
-            Fate::Park(why) => *counts.parked.entry(why.into()).or_default() += 1,
+        match plan.map(|plan| plan.fate(&letter, origin.as_ref(), None)) {
+            None => counts.closed += 1,
+            Some(Fate::Send(_)) => counts.redriven += 1,
+            Some(Fate::NeedsOriginal) => stubs += 1,
+            Some(Fate::Park(why)) => *counts.parked.entry(why.into()).or_default() += 1,
         }
     }
-    match output {
-        Output::Json => print_json(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts })),
-        Output::Text => {
-            let (redriven, parked) = (counts.redriven, counts.parked_text());
-            let skipped = counts.skipped;
-            print(format_args!(
-                "would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}; \
-                 {skipped} are redriven, parked or closed already"
-            ));
-        }
-    }
-    Ok(())
+    Ok((counts, stubs))
 }

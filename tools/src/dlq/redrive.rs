@@ -12,14 +12,13 @@ use watermaster_kafka::dead_letters::{ensure_ledger, ensure_parking};
 use watermaster_kafka::{ask::AskError, headers};
 use watermaster_settings::{Kafka, Service, token::SharedToken};
 
-use super::dry_run::dry_run;
 use super::origin::Origin;
 use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
 use super::progress::{OffsetProgress, total};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, read_ledger, select::SelectArgs};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
 use crate::signals::{self, Interrupts};
 
@@ -89,7 +88,8 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let topic = reader.topic().to_owned();
     let plan = plan(args, &service, &id, &topic, Service::parked(dead_letter))?;
     if args.dry_run {
-        return dry_run(&kafka, &service, reader, &options, &plan, args.output.format);
+        note_senders(args, &plan);
+        return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output.format);
     }
     reader.find_topics(&destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &plan.parked, &reader, CONNECT_TIMEOUT)? {
@@ -98,6 +98,10 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let originals = Originals::new(&kafka, &group)?;
     let work = Work::Send { plan, originals, pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)) };
     let mut redrive = Redrive::new(&kafka, &service, reader, options, work)?;
+    redrive.begin()?;
+    if let Work::Send { plan, .. } = &redrive.work {
+        note_senders(args, plan);
+    }
     eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
     let begun = Instant::now();
     let result = redrive.run();
@@ -114,12 +118,7 @@ fn plan<'s>(
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
     let key = service.redrive_key.as_ref().filter(|_| wanted).map(SharedToken::get);
-    if wanted && key.is_none() {
-        let name = &service.name;
-        eprintln!("records count for the clients that sent them first: service {name} has no redrive_key_file");
-    }
-    let forbids = |allowed: &Option<Vec<String>>| allowed.as_ref().is_some_and(|allowed| !allowed.contains(client));
-    let forbidding = service.sources.iter().find(|source| forbids(&source.allowed_clients));
+    let forbidding = service.sources.iter().find(|source| !source.allows(client));
     if let (Some(source), Some(_)) = (forbidding, &key) {
         let text = format!("the source {} does not allow the client {client:?}", source.topic);
         return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
@@ -135,6 +134,14 @@ fn plan<'s>(
         parked,
         beside: headers::beside(service.dead_letter_headers),
     })
+}
+
+/// Tells that records count for their senders because the service has no key.
+fn note_senders(args: &RedriveArgs, plan: &FateRules<'_>) {
+    if plan.to == Destination::Source && !args.as_sender && plan.key.is_none() {
+        let name = &plan.service.name;
+        eprintln!("records count for the clients that sent them first: service {name} has no redrive_key_file");
+    }
 }
 
 fn destinations<'p>(plan: &'p FateRules<'_>) -> Vec<&'p str> {
@@ -276,8 +283,9 @@ impl<'s> Redrive<'s> {
         })
     }
 
-    /// Does all dead letters of the job. Returns false if it was interrupted.
-    pub(super) fn run(&mut self) -> Result<bool, DlqError> {
+    /// Begins the job, or goes on with it. Nothing is done yet when this fails, such as for other options than those
+    /// that the job was begun with.
+    pub(super) fn begin(&mut self) -> Result<(), DlqError> {
         self.start_job()?;
         self.read_ledger()?;
         self.known = self.ledger.holder().cloned();
@@ -293,6 +301,11 @@ impl<'s> Redrive<'s> {
         if self.options.select.is_everything() && !self.scope.select.is_everything() {
             eprintln!("the job goes on with the selection that it was begun with");
         }
+        Ok(())
+    }
+
+    /// Does all dead letters of a job that has begun. Returns false if it was interrupted.
+    pub(super) fn run(&mut self) -> Result<bool, DlqError> {
         let ranges = self.scope.ranges();
         let progress = OffsetProgress::new("done", total(&ranges));
         self.reader.start(&ranges)?;

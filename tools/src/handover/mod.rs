@@ -168,8 +168,10 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         })
         .collect();
     let executes = args.execute && refusal.is_none();
-    if executes && !commits.is_empty() {
-        handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?;
+    match executes {
+        _ if commits.is_empty() => {}
+        true => handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?,
+        false => handover.check_commit()?,
     }
     let report = HandoverReport {
         service: &service.name,

@@ -25,6 +25,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
@@ -58,6 +59,12 @@ const MAX_SPAN_MS: u64 = 10 * 366 * 24 * 3_600_000;
 pub struct SimulateArgs {
     #[command(flatten)]
     file: ConfigFile,
+    /// Simulate other rules: a file with the [[service]] and its [[service.rule]], in place of those that are configured
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Simulate without rules: the tables of clients and groups alone
+    #[arg(long, conflicts_with = "rules")]
+    without_rules: bool,
     /// The trace, or a CSV: ms,client,partition,bytes
     #[arg(long, value_name = "FILE", required_unless_present = "scenario")]
     trace: Option<PathBuf>,
@@ -239,7 +246,12 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
 
 /// Reads configuration and trace.
 fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
-    let settings = args.file.load()?.settings;
+    let mut file = args.file.clone();
+    file.paths.extend(args.rules.clone());
+    let mut settings = file.load()?.settings;
+    if args.without_rules {
+        settings.services.iter_mut().for_each(|service| service.policy.rules = Arc::default());
+    }
     let failed = |source| SimulateError::Trace { path: path.to_owned(), source };
     let planned = match &args.scenario {
         Some(path) => {

@@ -67,6 +67,9 @@ struct Log {
 /// A simulation under way.
 pub struct Replay<'t> {
     throttle: Throttle,
+    /// The policy of the configuration, and the next time at which other rules of it are valid.
+    policy: Policy,
+    next_rules: Time,
     senders: &'t Senders,
     options: ReplayOptions,
     start: Time,
@@ -92,6 +95,12 @@ fn time(at_ms: u64) -> Time {
     Time::from_nanos(at_ms.saturating_mul(NANOS_PER_MILLI))
 }
 
+/// Returns the time at which other rules are valid than at this one.
+fn next_rules(policy: &Policy, now_ms: i64) -> Time {
+    let next = policy.rules.next_change(now_ms).and_then(|next| u64::try_from(next).ok());
+    next.map_or(Time::NEVER, time)
+}
+
 /// Returns the time from the beginning of a cycle to `now`, if a cycle begins at `start`, earlier or later.
 fn into_cycle(now: Time, start: Time, cycle: Duration) -> Duration {
     let nanos = |time: Time| i128::from(time.as_nanos());
@@ -111,8 +120,11 @@ impl<'t> Replay<'t> {
         let partitions = if senders.shadow { clients } else { contents.partitions.len() };
         let first = |at: usize| contents.partitions.get(at).filter(|_| !senders.shadow).map_or(0, |at| at.first_offset);
         let logs = (0..partitions).map(|at| Log { next_offset: first(at), ..Log::default() });
+        let first_ms = i64::try_from(contents.first_ms).unwrap_or(i64::MAX);
         let mut replay = Replay {
-            throttle: Throttle::new(policy, start),
+            throttle: Throttle::new(policy.at(first_ms), start),
+            next_rules: next_rules(&policy, first_ms),
+            policy,
             senders,
             options,
             start,
@@ -186,7 +198,7 @@ impl<'t> Replay<'t> {
         if next > next_record {
             return next;
         }
-        let due = self.throttle.poll_timeout(now).min(next_record);
+        let due = self.throttle.poll_timeout(now).min(next_record).min(self.next_rules);
         let step = self.options.step.as_nanos() as u64;
         let steps = due.nanos_since(self.start).div_ceil(step);
         next.max(Time::from_nanos(self.start.as_nanos().saturating_add(steps.saturating_mul(step))))
@@ -194,6 +206,11 @@ impl<'t> Replay<'t> {
 
     /// Carries out what is due.
     fn look(&mut self, now: Time) {
+        if now >= self.next_rules {
+            let now_ms = (now.as_nanos() / NANOS_PER_MILLI) as i64;
+            self.throttle.handle_rules(now, self.policy.at(now_ms));
+            self.next_rules = next_rules(&self.policy, now_ms);
+        }
         self.throttle.handle_timeout(now);
         loop {
             while let Some(action) = self.throttle.poll_action(now) {

@@ -104,6 +104,8 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
         (retried > 0 && !options.drop_retried).then(|| {
             format!("{share:.1} % of the records are retries, which other rules might not have caused: --retries drop")
         }),
+        (contents.hashed_ids && !service.policy.groups.is_empty())
+            .then(|| "the ids of clients are hashed: the groups of the service have none".to_owned()),
         (late > 0).then(|| format!("{late} records were more than 1 s older than the record before them")),
         (gaps > 0).then(|| format!("{gaps} offsets hold no record: removed, or markers of transactions")),
     ];

@@ -13,7 +13,7 @@ use crate::trace_file::{ANONYMOUS, Contents, FIRST_CLIENT, OVERSIZED, ids};
 /// The senders of a trace as a service sees them.
 #[derive(Debug)]
 pub struct Senders {
-    /// The names of the clients in the trace.
+    /// The names of the clients, as the service has them.
     names: Vec<String>,
     /// The ids of configured clients in place of their hashes.
     shown: Vec<String>,
@@ -32,11 +32,18 @@ impl Senders {
     /// Fits the clients of a trace to the sources of a service.
     pub fn new(contents: &Contents, service: &Service) -> Senders {
         let hashed = contents.hashed_ids;
+        // A client whose record names its group: GROUP/CLIENT.
+        let parts = |name| str::split_once(name, '/').filter(|_| service.policy.names_groups);
+        let names = contents.clients.iter().map(|name| match parts(name) {
+            Some((group, client)) => service.policy.full_name(group, client).into_owned(),
+            None => name.clone(),
+        });
         let allowed = contents.partitions.iter().map(|partition| {
             let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
             let listed: BTreeSet<String> =
                 source.allowed_clients.as_ref()?.iter().map(|id| named(id, hashed)).collect();
-            Some(contents.clients.iter().map(|name| listed.contains(name)).collect())
+            let id = |name| parts(name).map_or(name, |(_, id)| id);
+            Some(contents.clients.iter().map(|name| listed.contains(id(name))).collect())
         });
         let sole = contents.partitions.iter().map(|partition| {
             let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
@@ -46,7 +53,7 @@ impl Senders {
         let configured: BTreeMap<String, String> = configured.collect();
         let shown = contents.clients.iter().map(|name| configured.get(name).unwrap_or(name).clone());
         Senders {
-            names: contents.clients.clone(),
+            names: names.collect(),
             shown: shown.collect(),
             hashed,
             allowed: allowed.collect(),
@@ -58,7 +65,7 @@ impl Senders {
 
     /// Has clients send rejected records again: all of them by one policy, or each by its own.
     pub fn with_retries(mut self, all: Option<RetryPolicy>, of: impl Fn(&str) -> Option<RetryPolicy>) -> Senders {
-        let names = self.names.iter().map(|name| all.or_else(|| of(name)));
+        let names = self.shown.iter().map(|name| all.or_else(|| of(name)));
         self.retries = [all; FIRST_CLIENT as usize].into_iter().chain(names).collect();
         self
     }

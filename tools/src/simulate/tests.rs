@@ -248,6 +248,29 @@ fn the_service_chooses_its_clients_from_the_trace() {
     assert_eq!((rejected, refused.clients[1].rejected["unknown_client"]), (vec![0, 1_000], 1_000));
 }
 
+/// `allowed_clients` has ids alone, and the names of clients in a trace begin with their groups.
+#[test]
+fn allowed_clients_mean_ids_without_groups() {
+    let partitions = vec![TracedPartition { topic: "in".to_owned(), ..TracedPartition::default() }];
+    let mut writer = TraceWriter::new(Vec::new(), WriterOptions { partitions, ..WriterOptions::default() }).unwrap();
+    // The group `cards` is not configured, and the last record names no group.
+    let clients = ["home/web", "home/batch", "cards/web", "cards/app", "batch"].map(|name| writer.client(name));
+    for n in 0..2_000 {
+        let record = TraceRecord { at_ms: n * 20, client: clients[n as usize % 5], ..TraceRecord::default() };
+        writer.push(record).unwrap();
+    }
+    let keys = "[\"key\"]\ngroup_from = [\"header:product\"]";
+    let source = "[[service.source]]\ntopic = \"in\"\nallowed_clients = [\"web\", \"app\"]\n[service.group.home]\n";
+    let service = service(keys, source);
+    let outcome = job(TraceSource::Memory(writer.finish().unwrap().0.into()), service).simulate(SHAPE, 1_000).unwrap();
+    let rejected = |client: &ClientResult| (client.name.clone(), client.rejected.get("unknown_client").copied());
+    let rejected: Vec<_> = outcome.clients.iter().map(rejected).collect();
+    let (some, none) = (Some(200), None);
+    let expected =
+        [("home/web", none), ("home/batch", some), ("cards/web", none), ("cards/app", none), ("batch", some)];
+    assert_eq!(rejected, expected.map(|(name, count)| (name.to_owned(), count)));
+}
+
 #[test]
 fn hashed_clients_keep_their_settings_and_get_their_names_back() {
     let options =
@@ -260,7 +283,7 @@ fn hashed_clients_keep_their_settings_and_get_their_names_back() {
     }
     let outcome = with(10_000, TraceSource::Memory(writer.finish().unwrap().0.into()), |service| {
         let limit = Limit { rate: NonZeroU32::MIN, per: Duration::from_secs(1), burst: NonZeroU32::MIN };
-        let client = ClientPolicy { name: "a".to_owned(), weight: Weight::ONE, limit: Some(limit) };
+        let client = ClientPolicy { name: "a".to_owned(), weight: Weight::ONE, limits: vec![limit] };
         (service.policy.clients, service.policy.mode) = (vec![client], Mode::Reject);
     });
     let facts = |client: &ClientResult| (client.name.clone(), client.rejected.keys().copied().collect::<Vec<_>>());

@@ -81,6 +81,7 @@ pub fn run(args: &TopArgs) -> Exit {
         Err(error) => {
             let exit = match &error {
                 TopError::TokenFile(_) | TopError::Certificates(_) => Exit::Config,
+                TopError::Fetch { source: FetchError::Endpoint(error), .. } => error.exit(),
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use watermaster_kafka::{record::Record, redrive};
-use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify, in_group};
+use watermaster_settings::client_id::{HeaderLookup, NamedSender, NoSchemas, sender_of};
 use watermaster_settings::{Service, Source};
 
 /// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
@@ -37,13 +37,11 @@ pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: i
     let sender = if redrive::is_redriven(&contents, record.origin, service, source) {
         Sampled::Client(Cow::Borrowed(&service.redrive_client))
     } else {
-        let identity = match identify(&service.client_from, &contents, source, &NoSchemas) {
-            Identity::Client(name) => in_group(name, service, &contents, source, &NoSchemas),
-            other => other,
-        };
-        match identity {
-            Identity::Client(name) => Sampled::Client(name),
-            Identity::Anonymous(_) | Identity::Unknown(_) => Sampled::Anonymous,
+        match sender_of(service, &contents, source, &NoSchemas) {
+            NamedSender::Client(name) | NamedSender::NotAllowed(name) => Sampled::Client(name),
+            // The service that a simulation is about tells whether the group counts as one client.
+            NamedSender::InGroup { group, client } => Sampled::Client(Cow::Owned(format!("{group}/{client}"))),
+            NamedSender::Anonymous(_) | NamedSender::Unknown(_) => Sampled::Anonymous,
         }
     };
     let attempt = contents.headers.lookup(ATTEMPT_HEADER);

@@ -95,7 +95,7 @@ const pause = (ms, signal) => new Promise((resolve) => {
   signal.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
 });
 
-/** Repeats `attempt` until it is stopped. Each is given up after a silence, which `alive` ends. Returns the way to stop. */
+/** Repeats `attempt`; each ends after a silence, unless it calls `alive`. Returns the way to stop. */
 function repeat(attempt, between) {
   const stop = new AbortController();
   (async () => {
@@ -130,7 +130,8 @@ export function poll(path, show) {
   return repeat(async (signal, alive) => {
     const answer = await (await ask(path, { signal })).json();
     alive();
-    show(answer);
+    // An error in there is none of the connection.
+    queueMicrotask(() => show(answer));
   }, 1000);
 }
 

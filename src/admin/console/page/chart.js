@@ -14,7 +14,9 @@ export class Palette {
   /** Returns the clients that have a colour now, by name. */
   choose(samples, figure) {
     const sums = new Map();
-    for (const { clients } of samples) for (const [name, figures] of clients) sums.set(name, (sums.get(name) ?? 0) + figures[figure] + 1e-6);
+    for (const [name, figures] of samples.flatMap(({ clients }) => clients)) {
+      sums.set(name, (sums.get(name) ?? 0) + figures[figure] + 1e-6);
+    }
     const most = [...sums].sort((a, b) => b[1] - a[1]).slice(0, COLOURS).map(([name]) => name);
     for (const name of this.#colours.keys()) if (!most.includes(name)) this.#colours.delete(name);
     const free = [...Array(COLOURS).keys()].filter((colour) => ![...this.#colours.values()].includes(colour));
@@ -41,7 +43,7 @@ export function rates(samples, window, of) {
   });
 }
 
-/** Returns a layer for each client with a colour, and one for all others. `window` is that of rates; null for levels. */
+/** Returns a layer for each client with a colour, and one for all others. `window`: that of rates; null for levels. */
 export function layers(samples, palette, figure, total, window) {
   const values = (of) => (window === null ? samples.map(of) : rates(samples, window, of));
   const lists = samples.map(({ clients }) => new Map(clients));
@@ -55,6 +57,9 @@ export function layers(samples, palette, figure, total, window) {
   const hasOthers = sum(others) > sum(sums) / 100;
   return hasOthers ? [...named, { name: null, colour: 'others', values: others }] : named;
 }
+
+/** Returns layers of rates without their first sample, of which no rate is known. */
+export const withoutFirst = (stack) => stack.map((layer) => ({ ...layer, values: layer.values.slice(1) }));
 
 /** Returns round values from 0 to at least `max`. */
 function marks(max) {
@@ -77,7 +82,8 @@ export class Chart {
   constructor({ title, unit, height = 220 }) {
     Object.assign(this, { unit, height });
     this.area = h('div', {
-      class: 'plot', tabindex: '0', role: 'group', 'aria-label': `${title}. The arrow keys read the figures of one time.`,
+      class: 'plot', tabindex: '0', role: 'group',
+      'aria-label': `${title}. The arrow keys read the figures of one time.`,
       onpointermove: (event) => this.#point(event.offsetX), onpointerleave: () => this.#show(null),
       onkeydown: (event) => this.#key(event), onblur: () => this.#show(null),
     }, this.#svg, this.#tip);
@@ -151,7 +157,8 @@ export class Chart {
     if (!this.#data) return;
     const { x } = this.#scales();
     const { times } = this.#data;
-    this.#show(times.reduce((best, ms, at) => (Math.abs(x(ms) - offset) < Math.abs(x(times[best]) - offset) ? at : best), 0));
+    const away = (at) => Math.abs(x(times[at]) - offset);
+    this.#show(times.reduce((best, _, at) => (away(at) < away(best) ? at : best), 0));
   }
 
   #key(event) {
@@ -171,8 +178,10 @@ export class Chart {
     const { width, x } = this.#scales();
     at = Math.min(at, times.length - 1);
     const place = x(times[at]);
-    for (const [name, value] of [['x1', place], ['x2', place], ['y1', MARGIN.top], ['y2', this.height - MARGIN.bottom]]) this.#cursor.setAttribute(name, value);
-    const row = (colour, name, value) => h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), name, h('b', {}, count(value)));
+    const ends = { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom };
+    for (const [name, value] of Object.entries(ends)) this.#cursor.setAttribute(name, value);
+    const row = (colour, name, value) =>
+      h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), name, h('b', {}, count(value)));
     const rows = stack.toReversed().map(({ name, colour, values }) => row(colour, this.#label(name), values[at]));
     if (line) rows.unshift(row('limit', line.name, line.values[at]));
     this.#tip.replaceChildren(h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows));
@@ -184,10 +193,13 @@ export class Chart {
 export function bar(parts, whole, label) {
   let from = 0;
   const pieces = parts.map(({ colour, value }) => {
-    const piece = svg('rect', { class: colour, x: (1000 * from) / whole, width: Math.max(0, (1000 * Math.min(value, whole - from)) / whole - 2), height: 10 });
+    // A small gap sets the parts apart.
+    const width = Math.max(0, (1000 * Math.min(value, whole - from)) / whole - 2);
+    const piece = svg('rect', { class: colour, x: (1000 * from) / whole, width, height: 10 });
     from += value;
     return piece;
   });
-  return svg('svg', { class: 'bar', viewBox: '0 0 1000 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': label }, pieces);
+  const view = { viewBox: '0 0 1000 10', preserveAspectRatio: 'none' };
+  return svg('svg', { class: 'bar', ...view, role: 'img', 'aria-label': label }, pieces);
 }
 

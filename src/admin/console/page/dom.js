@@ -2,14 +2,14 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** Sets attributes, listeners (`onclick`), properties that no attribute has, and children, of which empty ones are left out. */
+/** Sets attributes, listeners (`onclick`) and children, of which empty ones are left out. */
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? '' : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => (child ?? false) !== false));
   return element;
 }
 
@@ -33,7 +33,7 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Makes the children of an element those of a list. Each keeps its element, and so its focus, for as long as its key is there. */
+/** Makes the children of an element those of a list. Each keeps its element, and so its focus, with its key. */
 export function keyed(parent, items, key, make, update = () => {}) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let next = parent.firstElementChild;
@@ -55,7 +55,19 @@ export function keyed(parent, items, key, make, update = () => {}) {
 /** Makes a definition list: each row has a name, a value and perhaps an explanation. */
 export function facts(rows) {
   return h('dl', { class: 'facts' }, rows.filter(Boolean).map(([name, value, why]) =>
-    h('div', {}, h('dt', {}, name), h('dd', {}, h('span', { class: 'value' }, value), why && h('span', { class: 'why' }, why)))));
+    h('div', {}, h('dt', {}, name),
+      h('dd', {}, h('span', { class: 'value' }, value), why && h('span', { class: 'why' }, why)))));
+}
+
+/** Makes a card with a heading. */
+export function card(title, ...children) {
+  return h('section', { class: 'card' }, h('h3', {}, title), children);
+}
+
+/** Makes a table with a heading for each column. Its body has its rows, or gets them later. */
+export function table(heads, body) {
+  return h('table', { class: 'plain' },
+    h('thead', {}, h('tr', {}, heads.map((name) => h('th', { scope: 'col' }, name)))), body);
 }
 
 /** Joins client ids as a sentence does, and counts those that are too many. */

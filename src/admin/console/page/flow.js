@@ -24,9 +24,11 @@ export class Flow {
       return others >= 1 ? [...list, { client: null, records: others }] : list;
     };
     // Parts of a record come from rounding alone.
-    const [from, to] = [ends(lenders, lent), ends(borrowers, borrowed)].map((list) => list.filter((loan) => loan.records >= 1));
+    const [from, to] = [ends(lenders, lent), ends(borrowers, borrowed)].map((list) =>
+      list.filter((loan) => loan.records >= 1));
     const key = ({ client }) => (client === null ? 'others' : `client ${client}`);
-    const row = ({ client }) => h('li', {}, client === null ? 'all others' : this.link(client), h('b', {}, h('span'), h('span', { class: 'unit' }, ' records')));
+    const row = ({ client }) => h('li', {}, client === null ? 'all others' : this.link(client),
+      h('b', {}, h('span'), h('span', { class: 'unit' }, ' records')));
     const update = (element, loan) => { element.lastChild.firstChild.textContent = count(Math.round(loan.records)); };
     keyed(this.#from, from, key, row, update);
     keyed(this.#to, to, key, row, update);

@@ -1,6 +1,6 @@
 // The dead letters of a service: how many, why, and of which clients.
 
-import { h, id, facts, keyed } from './dom.js';
+import { card, facts, h, id, keyed } from './dom.js';
 import { get } from './api.js';
 import { bar } from './chart.js';
 import { hrefOf, state } from './overview.js';
@@ -13,6 +13,7 @@ const REASONS = {
   unknown_client: 'Their topic does not allow their client.',
   too_many_clients: 'Too many clients were active.',
   client_limit: 'Their client had used up its own limit.',
+  held: 'A rule holds their client.',
   over_allocation: 'Their client had sent all that it was granted.',
   capacity_in_use: 'Their client had sent its share, and others used the rest of the capacity.',
   queue_full: 'Too many records were delayed.',
@@ -26,7 +27,9 @@ export function reasons(counts) {
   if (found.length === 0) return h('p', {}, 'None since the start.');
   const most = found[0][1];
   return h('ul', { class: 'reasons' }, found.map(([reason, n]) => h('li', {},
-    h('span', { class: 'code' }, reason), h('b', {}, count(n)), bar([{ colour: 'c1', value: n }], most, `${reason}: ${records(n)}`), h('span', { class: 'why' }, REASONS[reason] ?? ''))));
+    h('span', { class: 'code' }, reason), h('b', {}, count(n)),
+    bar([{ colour: 'c1', value: n }], most, `${reason}: ${records(n)}`),
+    h('span', { class: 'why' }, REASONS[reason] ?? ''))));
 }
 
 /** Shows the dead letters of a service. */
@@ -37,19 +40,20 @@ export function lettersView(service) {
   const command = `watermaster dlq ls --service ${service.name} --config FILE`;
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'dead-letters'),
     h('div', { class: 'pair' },
-      h('section', { class: 'card' }, h('h3', {}, 'Open'), open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
-      h('section', { class: 'card' }, h('h3', {}, 'Rejected since the start, by reason'), why)),
-    h('section', { class: 'card' }, h('h3', {}, 'Clients with most rejections'), none, clients));
+      card('Open', open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
+      card('Rejected since the start, by reason', why)),
+    card('Clients with most rejections', none, clients));
   let nextAsk = 0;
   async function ask() {
     if (performance.now() < nextAsk) return;
     nextAsk = performance.now() + 2000;
-    const sum = (client) => Object.values((service.now.enforce ? client : client.shadow).rejected).reduce((a, b) => a + b, 0);
+    const decided = (client) => (service.now.enforce ? client : client.shadow);
+    const sum = (client) => Object.values(decided(client).rejected).reduce((all, n) => all + n, 0);
     const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
     const rejected = found.filter((client) => sum(client) > 0);
     none.hidden = rejected.length > 0;
     keyed(clients, rejected, (client) => client.name,
-      (client) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', client.name) }, id(client.name)), ' ', h('b', {})),
+      ({ name }) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', name) }, id(name)), ' ', h('b')),
       (item, client) => { item.lastChild.textContent = records(sum(client)); });
   }
   function show({ now }) {
@@ -58,10 +62,12 @@ export function lettersView(service) {
     open.replaceChildren(letters === null
       ? h('p', {}, 'Not known: the instance has not read the dead-letter topic yet, or may not read it.')
       : facts([
-        ['Not redriven', plural(letters.offsets, 'offset'), letters.offsets ? 'Some of them can be the marks of transactions.' : 'No dead letter is open.'],
+        ['Not redriven', plural(letters.offsets, 'offset'),
+          letters.offsets ? 'Some of them can be the marks of transactions.' : 'No dead letter is open.'],
         letters.oldest_ms !== null && ['The oldest', moment(letters.oldest_ms), null]]));
     const decided = now.enforce ? now.done : now.shadow;
-    why.replaceChildren(now.enforce ? '' : h('p', {}, 'Shadow mode: enforcing would have rejected these.'), reasons(decided.rejected));
+    const shadow = now.enforce ? '' : h('p', {}, 'Shadow mode: enforcing would have rejected these.');
+    why.replaceChildren(shadow, reasons(decided.rejected));
     ask();
   }
   return { title: `Dead letters · ${service.name}`, element, show };

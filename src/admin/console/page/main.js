@@ -16,6 +16,7 @@ const status = document.getElementById('status');
 
 let view = null;
 let followed = null;
+let drawing = 0;
 let path = [];
 let names = [];
 
@@ -28,10 +29,21 @@ function parts() {
   }
 }
 
+/** Shows a service once something is known of it. */
+function draw(service) {
+  if (service === followed && service.samples.length && service.now.name) view?.show?.(service);
+}
+
 function follow(name) {
   if (followed?.name === name) return followed;
   followed?.stop();
-  followed = name === null ? null : new Service(name, (service) => { if (service === followed) view?.show?.(service); });
+  const changed = (service) => {
+    drawing ||= requestAnimationFrame(() => {
+      drawing = 0;
+      draw(service);
+    });
+  };
+  followed = name === null ? null : new Service(name, changed);
   return followed;
 }
 
@@ -49,8 +61,13 @@ function choose([kind, name, sub, client]) {
 
 function showNames(known) {
   names = known;
-  const links = [['Overview', '#/', path.length === 0], ...known.map((name) => [name, hrefOf('s', name), path[0] === 's' && path[1] === name]), ['Changes', '#/changes', path[0] === 'changes']];
-  keyed(nav, links, ([name, href]) => `${href} ${name}`, ([name, href]) => h('a', { href }, name), (link, [, , current]) => {
+  const links = [
+    ['Overview', '#/', path.length === 0],
+    ...known.map((name) => [name, hrefOf('s', name), path[0] === 's' && path[1] === name]),
+    ['Changes', '#/changes', path[0] === 'changes'],
+  ];
+  const make = ([name, href]) => h('a', { href }, name);
+  keyed(nav, links, ([name, href]) => `${href} ${name}`, make, (link, [, , current]) => {
     if (current) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   });
@@ -63,7 +80,7 @@ function route() {
   view = choose(path);
   document.title = `${view.title} · Watermaster`;
   main.replaceChildren(view.element);
-  if (followed?.samples.length) view.show?.(followed);
+  if (followed) draw(followed);
   showNames(names);
   window.scrollTo(0, 0);
   if (!isFirst) main.focus({ preventScroll: true });
@@ -78,4 +95,7 @@ connection.changed = () => {
 
 addEventListener('hashchange', route);
 route();
-get('/v1/now').then(({ services }) => { showNames(services.map(({ now }) => now.name)); connection.changed(); }, () => {});
+get('/v1/now').then(({ services }) => {
+  showNames(services.map(({ now }) => now.name));
+  connection.changed();
+}, () => {});

@@ -1,7 +1,7 @@
 // The search for the capacity: what was found, and why.
 
-import { h, facts } from './dom.js';
-import { Chart } from './chart.js';
+import { card, facts, h } from './dom.js';
+import { Chart, rates } from './chart.js';
 import { state } from './overview.js';
 import { tabs } from './service.js';
 import { count, perCycle, percent, plural, records, seconds } from './format.js';
@@ -19,30 +19,45 @@ const STATES = {
   at_ceiling: 'What was found is the ceiling: the service may take more.',
 };
 
+function rows(pace, per) {
+  const rate = (n) => (n === null ? 'unknown' : `${count(n)} ${per}`);
+  const applies = pace.control === 'apply';
+  const stuck = plural(pace.stuck_partitions, 'partition');
+  return [
+    ['State', pace.state.replaceAll('_', ' '), STATES[pace.state]],
+    ['Found', `${pace.found !== null && pace.at_least ? 'at least ' : ''}${rate(pace.found)}`,
+      applies ? 'The limit follows it.' : 'It is only reported; the limit does not follow it.'],
+    ['Limit', rate(pace.limit), `Between the floor of ${count(pace.floor)} and the ceiling of ${count(pace.ceiling)}.`],
+    ['Let through', percent(pace.brake),
+      pace.brake < 1 ? 'The brake holds the rest back, because the service is late.' : 'The brake is open.'],
+    ['Late', seconds(pace.late_seconds),
+      `The age of the oldest open record, beyond the usual ${seconds(pace.usual_seconds)}.`],
+    ['Open', records(pace.open_offsets),
+      `Offsets that the service has not committed; it commits each ${seconds(pace.commit_gap_seconds)}.`],
+    ['Finished', rate(pace.finished), 'The rate that the service finished lately.'],
+    ['Signal', pace.signal_age_seconds === null ? 'none yet' : `${seconds(pace.signal_age_seconds)} old`,
+      pace.stuck_partitions ? `${stuck} stuck.` : 'When the offsets were read last.'],
+  ];
+}
+
 /** Shows the search for the capacity of a service. */
 export function paceView(service) {
   const [head, body] = [h('div', {}), h('div', {})];
   const chart = new Chart({ title: 'Admitted and the limit, records a second', unit: 'records a second' });
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'pace'),
-    h('section', { class: 'card' }, h('h3', {}, 'The capacity'), body), chart.element);
+    card('The capacity', body), chart.element);
   function show({ now, samples }) {
     head.replaceChildren(state(now));
     const { pace, cycle_seconds: cycle, capacity } = now;
     const per = perCycle(cycle);
     body.replaceChildren(pace === null
-      ? h('p', {}, `The capacity of ${count(capacity)} ${per} is configured. `, 'With a table [service.pace] the instance would search for it.')
-      : facts([
-        ['State', pace.state.replaceAll('_', ' '), STATES[pace.state]],
-        ['Found', pace.found === null ? 'unknown' : `${pace.at_least ? 'at least ' : ''}${count(pace.found)} ${per}`, pace.control === 'apply' ? 'The limit follows it.' : 'It is only reported; the limit does not follow it.'],
-        ['Limit', `${count(pace.limit)} ${per}`, `Between the floor of ${count(pace.floor)} and the ceiling of ${count(pace.ceiling)}.`],
-        ['Let through', percent(pace.brake), pace.brake < 1 ? 'The brake holds the rest back, because the service is late.' : 'The brake is open.'],
-        ['Late', seconds(pace.late_seconds), `The age of the oldest open record, beyond the usual ${seconds(pace.usual_seconds)}.`],
-        ['Open', records(pace.open_offsets), `Offsets that the service has not committed; it commits each ${seconds(pace.commit_gap_seconds)}.`],
-        ['Finished', pace.finished === null ? 'unknown' : `${count(pace.finished)} ${per}`, 'The rate that the service finished lately.'],
-        ['Signal', pace.signal_age_seconds === null ? 'none yet' : `${seconds(pace.signal_age_seconds)} old`, pace.stuck_partitions ? `${plural(pace.stuck_partitions, 'partition')} stuck.` : 'When the offsets were read last.']]));
+      ? h('p', {}, `The capacity of ${count(capacity)} ${per} is configured. `,
+        'With a table [service.pace] the instance would search for it.')
+      : facts(rows(pace, per)));
     const times = samples.slice(1).map((sample) => sample.at_ms);
-    const rate = samples.slice(1).map((sample, at) => (1000 * sample.admitted) / Math.max(1, sample.at_ms - samples[at].at_ms));
-    chart.update(times, [{ name: null, colour: 'c0', values: rate }], { name: 'limit', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
+    const admitted = rates(samples, 3, (sample) => sample.admitted).slice(1);
+    const limit = samples.slice(1).map((sample) => sample.capacity / cycle);
+    chart.update(times, [{ name: null, colour: 'c0', values: admitted }], { name: 'limit', values: limit });
   }
   return { title: `Pace · ${service.name}`, element, show };
 }

@@ -1,7 +1,7 @@
 // One service: who wants more than its share, who lends, who waits, and since when.
 
-import { h, id, listed, setText } from './dom.js';
-import { Chart, Palette, layers, rates } from './chart.js';
+import { card, h, id, listed, setText } from './dom.js';
+import { Chart, Palette, layers, rates, withoutFirst } from './chart.js';
 import { Flow } from './flow.js';
 import { ClientTable } from './table.js';
 import { hrefOf, instances, state, used } from './overview.js';
@@ -29,19 +29,22 @@ function backlogSays(samples, backlog, enforce) {
   return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
 }
 
+const their = (n) => (n === 1 ? 'its' : 'their');
+
 function floods({ demands, known_clients: known, within_share: within }) {
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
-  const times = share >= 1 && wants / share >= 1.05 ? `, ${wants >= 10 * share ? count(wants / share) : decimal(wants / share)} times its share of ${count(share)}` : '';
+  const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
+  const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
   const others = Math.max(rest.length, known - within - 1);
   return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
-    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${others === 1 ? 'its' : 'their'} share.`]];
+    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share.`]];
 }
 
 function within({ within_share: clients, waits_within_share: waits }) {
-  const subject = plural(clients, 'client');
-  if (!waits) return ['0 s', `${subject} within ${clients === 1 ? 'its' : 'their'} share. None of their records waits.`];
-  return [seconds(waits.seconds), [`The longest wait among the ${subject} within ${clients === 1 ? 'its' : 'their'} share: `, id(waits.client), '.']];
+  const subject = `${plural(clients, 'client')} within ${their(clients)} share`;
+  if (!waits) return ['0 s', `${subject}. None of their records waits.`];
+  return [seconds(waits.seconds), [`The longest wait among the ${subject}: `, id(waits.client), '.']];
 }
 
 /** In mode reject little is delayed: shows what is rejected instead. */
@@ -73,14 +76,15 @@ class Tile {
 export function tabs(name, current) {
   const views = [['', 'Service'], ['dead-letters', 'Dead letters'], ['pace', 'Pace']];
   return h('nav', { class: 'tabs', 'aria-label': `Views of ${name}` }, views.map(([view, title]) =>
-    h('a', { href: view ? hrefOf('s', name, view) : hrefOf('s', name), 'aria-current': current === view ? 'page' : null }, title)));
+    h('a', { href: hrefOf('s', name, ...(view ? [view] : [])), 'aria-current': current === view && 'page' }, title)));
 }
 
 /** Shows a service. */
 export function serviceView(service) {
   const link = (client) => hrefOf('s', service.name, 'clients', client);
   const palette = new Palette();
-  const [capacity, flood, share, backlog] = ['Capacity in use', 'Wants most', 'Within their share', 'Delayed'].map((title) => new Tile(title));
+  const titles = ['Capacity in use', 'Wants most', 'Within their share', 'Delayed'];
+  const [capacity, flood, share, backlog] = titles.map((title) => new Tile(title));
   const head = h('div', {});
   const usedBar = h('div', {});
   capacity.element.insertBefore(usedBar, capacity.says);
@@ -93,7 +97,7 @@ export function serviceView(service) {
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, ''),
     h('div', { class: 'tiles' }, capacity.element, flood.element, share.element, backlog.element),
     admitted.element, h('div', { class: 'pair' }, delayed.element, flow.element), table.element,
-    h('section', { class: 'card' }, h('h3', {}, 'Instances'), members));
+    card('Instances', members));
   flow.element.append(loans);
 
   function show({ now, samples }) {
@@ -101,14 +105,16 @@ export function serviceView(service) {
     head.replaceChildren(state(now));
     const times = samples.map((sample) => sample.at_ms);
     const stack = layers(samples, palette, 0, (sample) => sample.admitted, Math.max(SMOOTH_S, Math.min(cycle, 30)));
-    admitted.update(times.slice(1), stack.map((layer) => ({ ...layer, values: layer.values.slice(1) })),
+    admitted.update(times.slice(1), withoutFirst(stack),
       { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
     const rejects = now.mode === 'reject';
     setText(backlog.title, rejects ? 'Rejected' : 'Delayed');
     setText(delayed.title, rejects ? 'Rejected records a second' : 'Delayed records by client');
-    if (rejects) delayed.update(times, [{ name: null, colour: 'c1', values: rates(samples, SMOOTH_S, (sample) => sample.rejected) }]);
+    const rejected = rejects && rates(samples, SMOOTH_S, (sample) => sample.rejected);
+    if (rejects) delayed.update(times, [{ name: null, colour: 'c1', values: rejected }]);
     else delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
-    capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`, `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
+    capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`,
+      `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
     usedBar.replaceChildren(used(now, samples, palette));
     flood.show(...floods(now));
     share.show(...within(now));
@@ -117,7 +123,9 @@ export function serviceView(service) {
     else backlog.show(records(sum), backlogSays(samples, sum, enforce));
     flow.update(now, palette);
     const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
-    loans.replaceChildren(...(lenders.length ? [...listed(lenders), lenders.length === 1 ? ' wants less than its share and lends the rest.' : ' want less than their shares and lend the rest.'] : []));
+    const lend = lenders.length === 1 ? ' wants less than its share and lends the rest.'
+      : ' want less than their shares and lend the rest.';
+    loans.replaceChildren(...(lenders.length ? [...listed(lenders), lend] : []));
     members.replaceChildren(instances(now));
     table.refresh();
   }

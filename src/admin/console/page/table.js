@@ -8,7 +8,10 @@ const ROW = 36;
 const MAX_SHOWN = 14;
 const PAGE = 100;
 
-const loan = ({ lent, borrowed }) => (borrowed >= 0.5 ? `borrows ${count(Math.round(borrowed))}` : lent >= 0.5 ? `lends ${count(Math.round(lent))}` : '–');
+function loan({ lent, borrowed }) {
+  if (borrowed >= 0.5) return `borrows ${count(Math.round(borrowed))}`;
+  return lent >= 0.5 ? `lends ${count(Math.round(lent))}` : '–';
+}
 const rejected = ({ rejected: reasons }) => Object.values(reasons).reduce((sum, n) => sum + n, 0);
 
 /** Each column: the key that sorts it, its heading, its text, and the class that hides it on narrow screens. */
@@ -25,9 +28,15 @@ const COLUMNS = [
   ['rejected', 'Rejected', (client, enforce) => count(rejected(enforce ? client : client.shadow)), 'wide'],
 ];
 const HINTS = {
-  wants: 'Records that the client wants in this cycle', default_share: 'Its part of the capacity by weight', granted: 'Records that it may send in this cycle',
-  borrowed: 'Records that it lends to others or borrows from them', admitted_in_last_cycle: 'Records admitted in the last full cycle',
-  admitted: 'Records admitted since the start', backlog: 'Records that are delayed now', oldest_seconds: 'The wait of its oldest delayed record', rejected: 'Records rejected since the start',
+  wants: 'Records that the client wants in this cycle',
+  default_share: 'Its part of the capacity by weight',
+  granted: 'Records that it may send in this cycle',
+  borrowed: 'Records that it lends to others or borrows from them',
+  admitted_in_last_cycle: 'Records admitted in the last full cycle',
+  admitted: 'Records admitted since the start',
+  backlog: 'Records that are delayed now',
+  oldest_seconds: 'The wait of its oldest delayed record',
+  rejected: 'Records rejected since the start',
 };
 
 export class ClientTable {
@@ -53,10 +62,16 @@ export class ClientTable {
       this.#heads.set(key, head);
       return head;
     });
-    this.table = h('table', { class: 'clients' }, h('caption', { class: 'unseen' }, 'Clients'), h('thead', {}, h('tr', {}, heads)), this.#body);
-    this.scroller = h('div', { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': 'Clients', onscroll: () => this.#paint() }, this.table);
-    const find = h('input', { type: 'search', placeholder: 'Find a client', 'aria-label': 'Find clients whose id contains', spellcheck: 'false', autocomplete: 'off', oninput: () => this.#change({ find: find.value.trim() }) });
-    this.element = h('section', { class: 'card table' }, h('div', { class: 'bar-of-table' }, h('h3', {}, 'Clients'), find, this.#says), this.scroller);
+    this.table = h('table', { class: 'clients' }, h('caption', { class: 'unseen' }, 'Clients'),
+      h('thead', {}, h('tr', {}, heads)), this.#body);
+    const region = { class: 'scroller', tabindex: '0', role: 'region', 'aria-label': 'Clients' };
+    this.scroller = h('div', { ...region, onscroll: () => this.#paint() }, this.table);
+    const find = h('input', {
+      type: 'search', placeholder: 'Find a client', 'aria-label': 'Find clients whose id contains',
+      spellcheck: 'false', autocomplete: 'off', oninput: () => this.#change({ find: find.value.trim() }),
+    });
+    this.element = h('section', { class: 'card table' },
+      h('div', { class: 'bar-of-table' }, h('h3', {}, 'Clients'), find, this.#says), this.scroller);
     this.#mark();
     this.#ask(0);
   }
@@ -65,7 +80,8 @@ export class ClientTable {
   refresh() {
     if (performance.now() < this.#nextAsk || this.#asking.size) return;
     const [first, last] = this.#sight();
-    for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(first, last - 1) / PAGE); page++) this.#ask(page);
+    const [from, to] = [first, Math.max(first, last - 1)].map((row) => Math.floor(row / PAGE));
+    for (let page = from; page <= to; page++) this.#ask(page);
   }
 
   close() {
@@ -90,7 +106,8 @@ export class ClientTable {
 
   #mark() {
     for (const [key, head] of this.#heads) {
-      if (key === this.#query.sort) head.setAttribute('aria-sort', this.#query.order === 'asc' ? 'ascending' : 'descending');
+      const order = this.#query.order === 'asc' ? 'ascending' : 'descending';
+      if (key === this.#query.sort) head.setAttribute('aria-sort', order);
       else head.removeAttribute('aria-sort');
     }
   }

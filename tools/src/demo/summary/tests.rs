@@ -128,12 +128,17 @@ fn the_text_shows_the_promise_the_clients_and_the_claims() {
     let line = "\ncredit-card         2 sent,      1 admitted, 1 rejected (1 queue_full); p99 wait 1 s\n";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("\n  kept   no record of car-loan is rejected (0 rejected)\n"), "{text}");
+    let machine = "A slow or busy machine can break a claim";
+    let late = summary("shape", &[(0, None), (0, Some("expired"))], &NONE_SENT).in_words();
+    assert!(late.contains("\n  BROKEN no record of car-loan") && late.contains(machine), "{late}");
+    assert!(!text.contains(machine), "{text}");
     let account = account(&outcomes);
     let mut broken = status("shape", &account);
     broken.figures.window_admitted_max = 201;
     let text = Summary::new(&broken, &account, &NONE_SENT, false).in_words();
     assert!(text.contains("THE PROMISE WAS BROKEN") && text.contains("do not add up"), "{text}");
     assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s (201 at most)\n"), "{text}");
+    assert!(!text.contains(machine), "no machine breaks the promise: {text}");
     broken.figures.enforce = false;
     let text = Summary::new(&broken, &account, &NONE_SENT, true).in_words();
     assert!(text.contains("would have delayed 5 and rejected 1") && !text.contains("as checked"), "{text}");

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, fmt::Write as _};
 
 use askama::Template;
 
-use super::text::{COLUMNS, ReportColumn};
+use super::text::ReportColumn;
 use super::{ClientReport, LoadReport, Quantiles};
 use crate::format::{decimal, seconds};
 use crate::load::account::ClientSeries;
@@ -70,7 +70,7 @@ impl Table {
 }
 
 pub fn html(report: &LoadReport) -> String {
-    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(_, title, _)| !title.is_empty()).collect();
+    let columns: Vec<&ReportColumn> = report.columns().filter(|(_, title, _)| !title.is_empty()).collect();
     let titles = columns.iter().map(|(_, title, _)| (*title).to_owned()).collect();
     let cells = |client: &ClientReport| columns.iter().map(|(.., cell)| cell(client)).collect();
     let reasons = &report.totals.counts.rejected;

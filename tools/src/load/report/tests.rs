@@ -152,6 +152,11 @@ total     4     0        2        1       1     1 100 ms 2 s 2 s 2 s
 ";
     assert!(shown.contains(expected), "{shown}");
     assert!(shown.contains("Rejected: 1 queue_full.") && shown.contains("1 still wait"), "{shown}");
+    // Without the outcomes, nothing is known about records that wait.
+    let sent = report(&some(), &shaped(), Ended::NotReadBack);
+    let expected = "\nclient sent again\na         2     0\n<b>       2     0\ntotal     4     0\n";
+    assert!(text(&sent).contains(expected), "{}", text(&sent));
+    assert!(!html(&sent).contains("waiting"));
 }
 
 /// Checks that a page is well-formed, self-contained, and has no NaN or infinity.

@@ -11,7 +11,7 @@ use crate::format::seconds;
 /// shown there), and the cell of a client.
 pub type ReportColumn = (&'static str, &'static str, fn(&ClientReport) -> String);
 
-pub const COLUMNS: [ReportColumn; 15] = [
+static COLUMNS: [ReportColumn; 15] = [
     ("client", "client", |client| client.name.clone()),
     ("sent", "sent", |client| client.counts.sent.to_string()),
     ("again", "sent again", |client| client.counts.retries.to_string()),
@@ -28,6 +28,9 @@ pub const COLUMNS: [ReportColumn; 15] = [
     ("p99", "p99", |client| delay(client, |delays| delays.p99)),
     ("max", "max", |client| delay(client, |delays| delays.max)),
 ];
+
+/// The first columns, which are known without reading the outcomes.
+const SENT_COLUMNS: usize = 4;
 
 fn delay(client: &ClientReport, quantile: fn(&Quantiles) -> f64) -> String {
     if client.counts.admitted > 0 { seconds(quantile(&client.delay_seconds)) } else { "-".to_owned() }
@@ -54,7 +57,7 @@ pub fn text(report: &LoadReport) -> String {
 }
 
 fn table(report: &LoadReport) -> String {
-    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(title, ..)| !title.is_empty()).collect();
+    let columns: Vec<&ReportColumn> = report.columns().filter(|(title, ..)| !title.is_empty()).collect();
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(columns.iter().map(|(title, ..)| title));
@@ -72,6 +75,11 @@ fn table(report: &LoadReport) -> String {
 }
 
 impl LoadReport {
+    /// Returns the columns whose figures are known.
+    pub fn columns(&self) -> impl Iterator<Item = &'static ReportColumn> {
+        COLUMNS[..if self.was_read() { COLUMNS.len() } else { SENT_COLUMNS }].iter()
+    }
+
     /// Writes the lateness of the generator in a sentence.
     pub fn lateness(&self) -> String {
         let [p99, max] = [self.generator.late_p99_seconds, self.generator.late_max_seconds].map(seconds);

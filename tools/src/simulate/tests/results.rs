@@ -61,7 +61,8 @@ impl Way {
                 let share = policy.capacity / policy.clients.len() as u64 / policy.cycle.as_secs();
                 let rate = u32::try_from(share).ok().and_then(std::num::NonZeroU32::new).expect("the share is small");
                 let limit = Some(Limit { rate, per: Duration::from_secs(1), burst: rate });
-                let limited = |client: &ClientPolicy| ClientPolicy { limit, ..client.clone() };
+                let limited =
+                    |client: &ClientPolicy| ClientPolicy { limits: limit.into_iter().collect(), ..client.clone() };
                 let clients = policy.clients.iter().map(limited).collect();
                 Policy { capacity: NO_LIMIT, mode, clients, ..policy }
             }

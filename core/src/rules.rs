@@ -1,0 +1,124 @@
+//! Rules: what holds for clients, for groups of clients and for the service, and when.
+//!
+//! A [`Rule`] has a target, effects and a priority, and perhaps a time. Tables of clients and of groups are rules with
+//! priority 0. For each field of each target, one rule decides: of the rules that are valid, match the target and set
+//! the field, the one that ranks first (see `precedence`). A field that no rule sets has its default.
+//!
+//! The owner of a throttle knows the wall clock. It asks the policy of the configuration for
+//! [the one that is in force](crate::policy::Policy::at) at a time, and asks again at the
+//! [next change](Rules::next_change).
+
+mod in_force;
+/// The log of the changes of rules, from which all instances know the same versions.
+pub mod log;
+mod precedence;
+mod rule;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+pub use in_force::ClientEffects;
+pub use precedence::{Advantage, FieldDecision, Rank};
+pub use rule::{Effects, Field, Origin, Rule, RuleLimit, Target};
+
+/// The rules of a service, by the targets that they name.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rules {
+    list: Vec<Rule>,
+    /// The rules that name a client or a group, by its id.
+    of_client: HashMap<Arc<str>, Vec<u32>>,
+    of_group: HashMap<Arc<str>, Vec<u32>>,
+    /// The rules with a pattern for clients or groups.
+    of_clients: Vec<u32>,
+    of_groups: Vec<u32>,
+    of_service: Vec<u32>,
+    /// There are rules beside those of tables.
+    beside_tables: bool,
+}
+
+impl Rules {
+    /// Returns the rules of a list, in which names are unique for each origin. A rule of run time replaces a rule of
+    /// the file with its name.
+    pub fn new(list: Vec<Rule>) -> Rules {
+        let mut rules = Rules { beside_tables: list.iter().any(|rule| !rule.is_table()), ..Rules::default() };
+        let of_run_time = list.iter().filter(|rule| rule.origin == Origin::RunTime);
+        let replaced: HashSet<Arc<str>> = of_run_time.map(|rule| Arc::clone(&rule.name)).collect();
+        for rule in list {
+            if rule.origin == Origin::File && replaced.contains(&rule.name) {
+                continue;
+            }
+            rules.index(&rule);
+            rules.list.push(rule);
+        }
+        rules
+    }
+
+    fn index(&mut self, rule: &Rule) {
+        let place = u32::try_from(self.list.len()).expect("fewer than 2³² rules");
+        let (patterns, by_id, all) = match &rule.target {
+            Target::Clients { patterns, .. } => (patterns, &mut self.of_client, &mut self.of_clients),
+            Target::Groups(patterns) => (patterns, &mut self.of_group, &mut self.of_groups),
+            Target::Service => return self.of_service.push(place),
+        };
+        let mut ids: Vec<&str> = patterns.iter().filter_map(|pattern| pattern.id()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().for_each(|id| by_id.entry(id.into()).or_default().push(place));
+        if patterns.iter().any(|pattern| pattern.id().is_none()) {
+            all.push(place);
+        }
+    }
+
+    /// Returns whether no rule stands beside those of the tables, so that the tables alone decide.
+    pub fn are_tables_only(&self) -> bool {
+        !self.beside_tables
+    }
+
+    /// All rules, those without effect included. Rules of the file that others replace are left out.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.list.iter()
+    }
+
+    /// The rules that say something of a client at a time, whatever they set.
+    fn matching_client<'r>(&'r self, client: &'r str, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
+        let named = self.of_client.get(client).into_iter().flatten();
+        self.valid(named.chain(&self.of_clients), now_ms).filter(move |rule| rule.target.names_client(client))
+    }
+
+    fn matching_group<'r>(&'r self, group: &'r str, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
+        let named = self.of_group.get(group).into_iter().flatten();
+        self.valid(named.chain(&self.of_groups), now_ms).filter(move |rule| rule.target.names_group(group))
+    }
+
+    fn valid<'r>(&'r self, places: impl Iterator<Item = &'r u32>, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
+        places.map(|&place| &self.list[place as usize]).filter(move |rule| rule.is_valid_at(now_ms))
+    }
+
+    /// The ids of the clients that valid rules name in order to set their weight, each once, in the order of the ids.
+    pub(crate) fn listed_clients(&self, now_ms: i64) -> Vec<Arc<str>> {
+        self.named(&self.of_client, now_ms, |rule| rule.effects.weight.is_some())
+    }
+
+    /// The ids of the groups that valid rules name, each once, in the order of the ids.
+    pub(crate) fn listed_groups(&self, now_ms: i64) -> Vec<Arc<str>> {
+        self.named(&self.of_group, now_ms, |_| true)
+    }
+
+    fn named(&self, by_id: &HashMap<Arc<str>, Vec<u32>>, now_ms: i64, wanted: impl Fn(&Rule) -> bool) -> Vec<Arc<str>> {
+        let is_listed = |places: &[u32]| {
+            places.iter().map(|&place| &self.list[place as usize]).any(|rule| rule.is_valid_at(now_ms) && wanted(rule))
+        };
+        let listed = by_id.iter().filter(|(_, places)| is_listed(places));
+        let mut ids: Vec<Arc<str>> = listed.map(|(id, _)| Arc::clone(id)).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The next time at which another set of rules is valid, or a rule expires records; in milliseconds since the Unix
+    /// epoch. `None` if no time changes anything.
+    pub fn next_change(&self, now_ms: i64) -> Option<i64> {
+        let rules = self.list.iter().filter(|rule| !rule.disabled);
+        let times = rules.flat_map(|rule| [rule.from_ms, rule.until_ms, rule.effects.expire_before_ms]).flatten();
+        times.filter(|&time| time > now_ms).min()
+    }
+}

@@ -1,0 +1,133 @@
+//! The policy that rules make of the one of the configuration.
+
+use std::collections::HashSet;
+use std::{sync::Arc, time::Duration};
+
+use super::{Field, FieldDecision};
+use crate::policy::{ClientPolicy, GroupPolicy, Limit, Policy};
+use crate::units::Weight;
+
+/// The values that hold for a client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientEffects {
+    pub weight: Weight,
+    pub limits: Vec<Limit>,
+    pub hold: bool,
+    /// `None` for that of the service.
+    pub max_delay: Option<Duration>,
+    pub expire_before_ms: Option<i64>,
+}
+
+impl Policy {
+    /// Returns the policy that is in force at a time, in milliseconds since the Unix epoch. To be called on the policy
+    /// of the configuration: what rules listed before is no part of it.
+    #[must_use]
+    pub fn at(&self, now_ms: i64) -> Policy {
+        let mut policy = Policy { rules_at_ms: now_ms, ..self.clone() };
+        if self.rules.are_tables_only() {
+            return policy;
+        }
+        policy.all_alone = !self.lists_any();
+        policy.list_groups();
+        policy.list_clients();
+        let of_service = self.rules.for_service(now_ms);
+        if let Some(capacity) = of_service.decide(|rule| rule.effects.capacity) {
+            policy.capacity = capacity;
+        }
+        if let Some(enforce) = of_service.decide(|rule| rule.effects.enforce) {
+            policy.enforce = enforce;
+        }
+        policy
+    }
+
+    /// Lists the groups that rules name, and decides the values of all groups.
+    fn list_groups(&mut self) {
+        let rules = Arc::clone(&self.rules);
+        let known: HashSet<String> = self.groups.iter().map(|group| group.name.clone()).collect();
+        for id in rules.listed_groups(self.rules_at_ms) {
+            if !known.contains(&*id) {
+                self.groups.push(GroupPolicy {
+                    name: id.to_string(),
+                    weight: Weight::ONE,
+                    limits: Vec::new(),
+                    hold: false,
+                    clients: Vec::new(),
+                });
+            }
+        }
+        for group in &mut self.groups {
+            let rules = rules.for_group(&group.name, self.rules_at_ms);
+            group.weight = rules.decide(|rule| rule.effects.weight).unwrap_or(Weight::ONE);
+            let limits = rules.decide(|rule| rule.effects.limits.as_deref()).unwrap_or_default();
+            group.limits = limits.iter().map(|limit| limit.of_weight(group.weight)).collect();
+            group.hold = rules.decide(|rule| rule.effects.hold).unwrap_or(false);
+        }
+    }
+
+    /// Lists the clients that rules name in order to set their weight, unless no client is listed.
+    fn list_clients(&mut self) {
+        if !self.all_alone {
+            let known: HashSet<String> = self.clients.iter().map(|client| client.name.clone()).collect();
+            for id in self.rules.listed_clients(self.rules_at_ms) {
+                if !known.contains(&*id) && self.group_of(&id).is_none() {
+                    let name = id.to_string();
+                    self.clients.push(ClientPolicy { name, weight: Weight::ONE, limits: Vec::new() });
+                }
+            }
+        }
+        for place in 0..self.clients.len() {
+            let name = self.clients[place].name.clone();
+            if let Some(ClientEffects { weight, limits, .. }) = self.effects_on(&name) {
+                (self.clients[place].weight, self.clients[place].limits) = (weight, limits);
+            }
+        }
+    }
+
+    /// The values that rules decide for a client; `None` if only tables decide.
+    pub fn effects_on(&self, client: &str) -> Option<ClientEffects> {
+        if self.rules.are_tables_only() {
+            return None;
+        }
+        let (group, now_ms) = (self.group_of(client), self.rules_at_ms);
+        let rules = self.rules.for_client_in(client, group.map(|group| &*self.groups[group].name), now_ms);
+        let weight = rules.decide(|rule| rule.effects.weight).unwrap_or(Weight::ONE);
+        let limits = rules.decide(|rule| rule.effects.limits.as_deref()).unwrap_or_default();
+        let of_group = group.and_then(|group| {
+            let rules = self.rules.for_group(&self.groups[group].name, now_ms);
+            rules.decide(|rule| rule.effects.expire_before_ms)
+        });
+        Some(ClientEffects {
+            weight,
+            limits: limits.iter().map(|limit| limit.of_weight(weight)).collect(),
+            hold: rules.decide(|rule| rule.effects.hold).unwrap_or(false),
+            max_delay: rules.decide(|rule| rule.effects.max_delay),
+            expire_before_ms: rules.decide(|rule| rule.effects.expire_before_ms).max(of_group),
+        })
+    }
+
+    /// The capacity that a rule sets.
+    pub fn capacity_by_rule(&self) -> Option<u64> {
+        self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.capacity)
+    }
+
+    /// Returns whether a rule has the search for the capacity observe only.
+    pub fn pace_observes(&self) -> bool {
+        self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.pace_observes).unwrap_or(false)
+    }
+
+    /// The rules that decide each field of a client, known or not.
+    pub fn explain_client<'p>(&'p self, client: &'p str) -> Vec<FieldDecision<'p>> {
+        let group = self.group_of(client).map(|group| &*self.groups[group].name);
+        self.rules.for_client_in(client, group, self.rules_at_ms).decisions(Field::OF_CLIENT)
+    }
+
+    /// The rules that decide each field of a group.
+    pub fn explain_group<'p>(&'p self, group: &'p str) -> Vec<FieldDecision<'p>> {
+        self.rules.for_group(group, self.rules_at_ms).decisions(Field::OF_GROUP)
+    }
+
+    /// The rules that decide each field of the service.
+    pub fn explain_service(&self) -> Vec<FieldDecision<'_>> {
+        self.rules.for_service(self.rules_at_ms).decisions(Field::OF_SERVICE)
+    }
+}

@@ -1,0 +1,176 @@
+//! A rule: its target, its effects and its time.
+
+use std::num::NonZeroU32;
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::policy::{ClientPattern, Limit};
+use crate::units::Weight;
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rule {
+    /// 1 to 64 characters. Those of tables are `client.NAME` and `group.NAME`.
+    pub name: Arc<str>,
+    pub origin: Origin,
+    pub target: Target,
+    /// −1000 to 1000; the highest decides.
+    pub priority: i16,
+    /// The time from which on the rule is valid, and that at which it ends, in milliseconds since the Unix epoch.
+    pub from_ms: Option<i64>,
+    pub until_ms: Option<i64>,
+    /// The rule is switched off.
+    pub disabled: bool,
+    #[serde(skip)]
+    pub note: String,
+    pub effects: Effects,
+}
+
+/// The place that a rule was written in. The order is that of precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Origin {
+    /// The topic of rules.
+    RunTime,
+    /// The configuration.
+    File,
+}
+
+/// The targets of a rule.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Target {
+    Clients {
+        patterns: Vec<ClientPattern>,
+        /// Only clients in groups with these ids; `None` for all.
+        in_groups: Option<Vec<ClientPattern>>,
+    },
+    Groups(Vec<ClientPattern>),
+    Service,
+}
+
+impl Target {
+    /// Returns whether a pattern of the target matches this client, in whatever group it is.
+    pub(super) fn names_client(&self, client: &str) -> bool {
+        matches!(self, Target::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
+    }
+
+    /// Returns whether a pattern of the target matches this group.
+    pub(super) fn names_group(&self, group: &str) -> bool {
+        matches!(self, Target::Groups(patterns) if patterns.iter().any(|pattern| pattern.matches(group)))
+    }
+
+    /// Returns whether the target's clients may be in this group.
+    pub(super) fn takes_group(&self, group: Option<&str>) -> bool {
+        match self {
+            Target::Clients { in_groups: Some(groups), .. } => {
+                group.is_some_and(|group| groups.iter().any(|pattern| pattern.matches(group)))
+            }
+            Target::Clients { in_groups: None, .. } | Target::Groups(_) | Target::Service => true,
+        }
+    }
+}
+
+/// One thing that a rule sets. Fields are decided one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, VariantArray, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Field {
+    Group,
+    Weight,
+    Limits,
+    MaxDelay,
+    Hold,
+    ExpireBefore,
+    Capacity,
+    Enforce,
+    Pace,
+}
+
+impl Field {
+    /// Every field.
+    pub const ALL: &[Field] = <Field as VariantArray>::VARIANTS;
+    /// The fields of a client, of a group, and of the service.
+    pub const OF_CLIENT: &[Field] =
+        &[Field::Group, Field::Weight, Field::Limits, Field::MaxDelay, Field::Hold, Field::ExpireBefore];
+    pub const OF_GROUP: &[Field] = &[Field::Weight, Field::Limits, Field::Hold, Field::ExpireBefore];
+    pub const OF_SERVICE: &[Field] = &[Field::Capacity, Field::Enforce, Field::Pace];
+}
+
+/// The effects of a rule: what it sets.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Effects {
+    /// Of a client: inside its group.
+    pub weight: Option<Weight>,
+    /// All of them must have room. An empty list is no limit.
+    pub limits: Option<Vec<RuleLimit>>,
+    pub max_delay: Option<Duration>,
+    /// Nothing is admitted.
+    pub hold: Option<bool>,
+    /// Waiting records that were read before this time, in milliseconds since the Unix epoch, expire.
+    pub expire_before_ms: Option<i64>,
+    /// The group of clients whose records name none; empty for the unlisted clients.
+    pub group: Option<String>,
+    pub capacity: Option<u64>,
+    pub enforce: Option<bool>,
+    /// The search for the capacity only observes.
+    pub pace_observes: Option<bool>,
+}
+
+impl Effects {
+    /// Returns whether the effects set a field.
+    pub fn set(&self, field: Field) -> bool {
+        match field {
+            Field::Group => self.group.is_some(),
+            Field::Weight => self.weight.is_some(),
+            Field::Limits => self.limits.is_some(),
+            Field::MaxDelay => self.max_delay.is_some(),
+            Field::Hold => self.hold.is_some(),
+            Field::ExpireBefore => self.expire_before_ms.is_some(),
+            Field::Capacity => self.capacity.is_some(),
+            Field::Enforce => self.enforce.is_some(),
+            Field::Pace => self.pace_observes.is_some(),
+        }
+    }
+}
+
+/// A limit that may grow with the weight of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RuleLimit {
+    pub limit: Limit,
+    /// The weight of the target multiplies rate and burst.
+    pub scales: bool,
+}
+
+impl RuleLimit {
+    /// The limit of a target with this weight. A larger weight shortens the time for as many records, so that weights
+    /// with decimals are exact to a nanosecond.
+    pub fn of_weight(&self, weight: Weight) -> Limit {
+        let Limit { rate, per, burst } = self.limit;
+        if !self.scales {
+            return self.limit;
+        }
+        let (weight, one) = (u128::from(weight.thousandths()), u128::from(Weight::ONE.thousandths()));
+        let per = (per.as_nanos() * one / weight).max(u128::from(rate.get()));
+        let burst = (u128::from(burst.get()) * weight / one).clamp(1, u128::from(u32::MAX)) as u32;
+        Limit {
+            rate,
+            per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
+            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
+        }
+    }
+}
+
+impl Rule {
+    /// Returns whether the rule has an effect at this time: from `from_ms` on, until before `until_ms`.
+    pub fn is_valid_at(&self, now_ms: i64) -> bool {
+        let begun = self.from_ms.is_none_or(|from| from <= now_ms);
+        !self.disabled && begun && self.until_ms.is_none_or(|until| now_ms < until)
+    }
+
+    /// Returns whether the rule stands for a table of the configuration.
+    pub fn is_table(&self) -> bool {
+        self.name.starts_with("client.") || self.name.starts_with("group.")
+    }
+}

@@ -1,0 +1,86 @@
+//! The limits of a client, or of a group of clients: all of them must have room for a record.
+
+use super::bucket::LeakyBucket;
+use crate::policy::Limit;
+use crate::units::{Ratio, Time};
+
+/// Limits, and a hold: a limit under which no record has room.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    held: bool,
+    /// The limits in force. In a group of instances, the buckets have this instance's part of them.
+    whole: Vec<Limit>,
+    buckets: Vec<LeakyBucket>,
+}
+
+impl Limits {
+    /// Changes to other limits. A bucket keeps the debt of the one at its place.
+    pub(super) fn change(this: &mut Option<Box<Limits>>, now: Time, limits: &[Limit], held: bool) {
+        if limits.is_empty() && !held {
+            *this = None;
+            return;
+        }
+        let none = || Box::new(Limits { held, whole: Vec::new(), buckets: Vec::new() });
+        let this = this.get_or_insert_with(none);
+        this.held = held;
+        if this.whole == limits {
+            return;
+        }
+        this.buckets.truncate(limits.len());
+        for (place, limit) in limits.iter().enumerate() {
+            let bucket = LeakyBucket::of_limit(limit);
+            match this.buckets.get_mut(place) {
+                Some(former) => former.change(now, bucket),
+                None => this.buckets.push(bucket),
+            }
+        }
+        this.whole = limits.to_vec();
+    }
+
+    /// Changes to a part of the limits, for one of several instances.
+    pub(super) fn take_part(&mut self, now: Time, ratio: Ratio) {
+        for (bucket, limit) in self.buckets.iter_mut().zip(&self.whole) {
+            bucket.change(now, LeakyBucket::of_limit(&limit.part(ratio)));
+        }
+    }
+
+    /// Returns whether nothing is admitted.
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// The limits; none if there is only a hold.
+    pub fn buckets(&self) -> &[LeakyBucket] {
+        &self.buckets
+    }
+
+    /// Returns whether one more record fits now.
+    pub(super) fn has_room(&mut self, now: Time) -> bool {
+        !self.held && self.buckets.iter_mut().all(|bucket| bucket.has_room(now))
+    }
+
+    /// Adds one record to each debt, whether it fits or not.
+    pub(super) fn charge(&mut self, now: Time) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.charge(now));
+    }
+
+    /// Adds one record if it fits.
+    ///
+    /// # Errors
+    /// The record does not fit; the error is the time at which it will.
+    pub(super) fn take(&mut self, now: Time) -> Result<(), Time> {
+        if !self.has_room(now) {
+            return Err(self.next_room(now));
+        }
+        self.charge(now);
+        Ok(())
+    }
+
+    /// The time at which one more record will fit.
+    pub(super) fn next_room(&mut self, now: Time) -> Time {
+        if self.held {
+            return Time::NEVER;
+        }
+        self.buckets.iter_mut().map(|bucket| bucket.next_room(now)).max().unwrap_or(now)
+    }
+}

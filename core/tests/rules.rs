@@ -1,0 +1,473 @@
+//! Rules: the one that decides each field, the times at which they hold, and what they do to records.
+
+mod sim;
+
+use std::num::NonZeroU32;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::proptest;
+use sim::{Fate, START, Sim, granted, policy};
+use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Policy};
+use watermaster_core::reason::Reason;
+use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
+use watermaster_core::units::Weight;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The wall clock at the start of simulated time.
+const NOW_MS: i64 = (START.as_nanos() / 1_000_000) as i64;
+
+fn patterns(texts: &[&str]) -> Vec<ClientPattern> {
+    texts.iter().map(|text| ClientPattern::new(text)).collect()
+}
+
+fn rule(name: &str, target: Target, effects: Effects) -> Rule {
+    Rule {
+        name: name.into(),
+        origin: Origin::File,
+        target,
+        priority: 0,
+        from_ms: None,
+        until_ms: None,
+        disabled: false,
+        note: String::new(),
+        effects,
+    }
+}
+
+fn clients(texts: &[&str]) -> Target {
+    Target::Clients { patterns: patterns(texts), in_groups: None }
+}
+
+fn limit(rate: u32, per: Duration, burst: u32) -> RuleLimit {
+    let limit = Limit { rate: NonZeroU32::new(rate).unwrap(), per, burst: NonZeroU32::new(burst).unwrap() };
+    RuleLimit { limit, scales: false }
+}
+
+fn weight(weight: u64) -> Effects {
+    Effects { weight: Weight::from_thousandths(weight * 1_000), ..Effects::default() }
+}
+
+fn limits(limits: &[RuleLimit]) -> Effects {
+    Effects { limits: Some(limits.to_vec()), ..Effects::default() }
+}
+
+fn with_rules(policy: Policy, rules: Vec<Rule>) -> Policy {
+    Policy { rules: Arc::new(Rules::new(rules)), ..policy }
+}
+
+/// A service with these rules from the start.
+fn sim(policy: Policy, rules: Vec<Rule>) -> Sim {
+    Sim::new(with_rules(policy, rules).at(NOW_MS), 1)
+}
+
+/// The number of records that are admitted at once.
+fn send(sim: &mut Sim, client: &str, records: u32) -> usize {
+    let fates = (0..records).map(|_| sim.read(client, 0));
+    fates.filter(|fate| matches!(fate, Fate::Admitted { .. })).count()
+}
+
+fn reject(capacity: u64) -> Policy {
+    Policy { mode: Mode::Reject, ..policy(capacity, SECOND) }
+}
+
+// ## Which rule decides
+
+/// The words that ids and patterns of random rules consist of.
+const IDS: [&str; 5] = ["a", "ab", "b", "g/a", "g/b"];
+const PATTERNS: [&str; 6] = ["a*", "*b", "*", "g/*", "*/b", "b*"];
+const GROUPS: [&str; 3] = ["g", "h", "*"];
+const TIMES: i64 = 8;
+
+fn target() -> impl Strategy<Value = Target> {
+    let id = || prop_oneof![(0..IDS.len()).prop_map(|at| IDS[at]), (0..PATTERNS.len()).prop_map(|at| PATTERNS[at])];
+    let groups = || vec((0..GROUPS.len()).prop_map(|at| ClientPattern::new(GROUPS[at])), 1..3);
+    let named = vec(id().prop_map(ClientPattern::new), 1..3);
+    prop_oneof![
+        6 => named.prop_map(|patterns| Target::Clients { patterns, in_groups: None }),
+        2 => groups().prop_map(|groups| Target::Clients { patterns: patterns(&["*"]), in_groups: Some(groups) }),
+        2 => groups().prop_map(Target::Groups),
+    ]
+}
+
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    let effects = (any::<[bool; 4]>(), 1_u64..9).prop_map(|(set, value)| Effects {
+        weight: set[0].then(|| Weight::from_thousandths(value).unwrap()),
+        limits: set[1].then(|| vec![limit(value as u32, SECOND, 1)]),
+        max_delay: set[2].then(|| SECOND * value as u32),
+        hold: set[3].then_some(value % 2 == 0),
+        ..Effects::default()
+    });
+    let time = || prop_oneof![2 => Just(None), 1 => (0..TIMES).prop_map(Some)];
+    let rest = (-1_i16..2, any::<bool>(), time(), time(), prop_oneof![9 => Just(false), 1 => Just(true)]);
+    vec((target(), effects, rest), 0..12).prop_map(|rules| {
+        let rule = |(number, (target, effects, (priority, at_run_time, from_ms, until_ms, disabled)))| Rule {
+            origin: if at_run_time { Origin::RunTime } else { Origin::File },
+            priority,
+            from_ms,
+            until_ms,
+            disabled,
+            // Few names, so that rules of run time replace some of the file.
+            ..rule(&format!("r{}", number % 9), target, effects)
+        };
+        let mut known = HashSet::new();
+        let rules = (0..).zip(rules).map(rule);
+        rules.filter(|rule| known.insert((Arc::clone(&rule.name), rule.origin))).collect()
+    })
+}
+
+/// Returns whether a pattern with `*` matches a text: by trying every place.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|from| matches(rest, &text[from..])),
+        Some((first, rest)) => text.split_first().is_some_and(|(head, tail)| head == first && matches(rest, tail)),
+    }
+}
+
+/// The rule that decides a field of a client or a group, by the four steps in turn. Patterns are matched as texts.
+fn oracle<'r>(
+    rules: &'r [Rule], texts: &dyn Fn(&Rule) -> Option<(Vec<String>, bool)>, id: &str, field: Field, now: i64,
+) -> Option<&'r Rule> {
+    let is_replaced = |rule: &Rule| {
+        rule.origin == Origin::File
+            && rules.iter().any(|other| other.origin == Origin::RunTime && other.name == rule.name)
+    };
+    let reach = |rule: &Rule| {
+        let (texts, in_groups) = texts(rule)?;
+        let texts = texts.iter().filter(|text| matches(text.as_bytes(), id.as_bytes()));
+        texts
+            .map(|text| match text.as_str() {
+                "*" if in_groups => 2,
+                "*" => 3,
+                text if text.contains('*') => 1,
+                _ => 0,
+            })
+            .min()
+    };
+    let mut left: Vec<(&Rule, i32)> = rules
+        .iter()
+        .filter(|rule| !is_replaced(rule) && !rule.disabled && rule.effects.set(field))
+        .filter(|rule| rule.from_ms.is_none_or(|from| now >= from) && rule.until_ms.is_none_or(|until| now < until))
+        .filter_map(|rule| Some((rule, reach(rule)?)))
+        .collect();
+    let highest = left.iter().map(|(rule, _)| rule.priority).max()?;
+    left.retain(|(rule, _)| rule.priority == highest);
+    let narrowest = left.iter().map(|(_, reach)| *reach).min()?;
+    left.retain(|(_, reach)| *reach == narrowest);
+    if left.iter().any(|(rule, _)| rule.origin == Origin::RunTime) {
+        left.retain(|(rule, _)| rule.origin == Origin::RunTime);
+    }
+    left.into_iter().map(|(rule, _)| rule).min_by(|one, other| one.name.as_bytes().cmp(other.name.as_bytes()))
+}
+
+fn text(pattern: &ClientPattern) -> String {
+    let texts = IDS.iter().chain(&PATTERNS).chain(&GROUPS);
+    let found = texts.into_iter().find(|text| ClientPattern::new(text) == *pattern);
+    (*found.expect("a pattern of the tables")).to_owned()
+}
+
+proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(4_000))]
+    /// Each field is decided as the four steps say, in whatever order the rules stand; the rule that is told decides it:
+    /// without it another one does, and without any other rule the value stays.
+    #[test]
+    fn the_four_steps_decide_each_field(rules in rules(), order in any::<u64>(), now in 0..TIMES) {
+        let group = GroupPolicy { name: "g".into(), weight: Weight::ONE, limits: vec![], hold: false, clients: vec![] };
+        let base = Policy { groups: vec![group], names_groups: true, ..policy(100, SECOND) };
+        let shuffled = {
+            let mut shuffled = rules.clone();
+            let count = shuffled.len().max(1);
+            shuffled.rotate_left(order as usize % count);
+            if order % 2 == 0 { shuffled.reverse() }
+            shuffled
+        };
+        let in_force = with_rules(base.clone(), rules.clone()).at(now);
+        let other = with_rules(base.clone(), shuffled).at(now);
+        for id in IDS {
+            let group = id.split_once('/').map(|(group, _)| group);
+            let texts = |rule: &Rule| match &rule.target {
+                Target::Clients { patterns, in_groups } => {
+                    let is_in = in_groups.as_ref().is_none_or(|groups| {
+                        group.is_some_and(|id| groups.iter().any(|one| matches(text(one).as_bytes(), id.as_bytes())))
+                    });
+                    is_in.then(|| (patterns.iter().map(text).collect(), in_groups.is_some()))
+                }
+                _ => None,
+            };
+            for decision in in_force.explain_client(id) {
+                let decided = oracle(&rules, &texts, id, decision.field, now);
+                assert_eq!(decision.rules.first().copied(), decided, "{} of {id}", decision.field.into_str());
+                let Some(winner) = decided else { continue };
+                let without = |gone: &Rule| {
+                    // What a rule of run time replaces would come back.
+                    let left = rules.iter().filter(|rule| rule.name != gone.name).cloned().collect();
+                    let policy = with_rules(base.clone(), left).at(now);
+                    policy.explain_client(id).into_iter().find(|other| other.field == decision.field).unwrap().rules
+                        .first().map(|rule| (*rule).clone())
+                };
+                assert_ne!(without(winner).as_ref(), Some(winner));
+                for loser in &decision.rules[1..] {
+                    assert_eq!(without(loser).as_ref(), Some(winner));
+                }
+            }
+            assert_eq!(in_force.effects_on(id), other.effects_on(id), "the order of the rules");
+        }
+        let texts = |rule: &Rule| match &rule.target {
+            Target::Groups(patterns) => Some((patterns.iter().map(text).collect(), false)),
+            _ => None,
+        };
+        for decision in in_force.explain_group("g") {
+            let decided = oracle(&rules, &texts, "g", decision.field, now);
+            assert_eq!(decision.rules.first().copied(), decided, "{} of the group g", decision.field.into_str());
+        }
+    }
+
+    /// Between two changes of the rules that are valid, their effects stay.
+    #[test]
+    fn nothing_changes_before_the_next_change(rules in rules(), now in 0..TIMES) {
+        let base = with_rules(policy(100, SECOND), rules);
+        let effects = |now| IDS.map(|id| base.at(now).effects_on(id));
+        let next = base.rules.next_change(now).unwrap_or(TIMES + 1);
+        assert!(next > now);
+        for later in now..next {
+            assert_eq!(effects(now), effects(later), "from {now} on, until {next}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_names_its_group_decides_before_a_table_with_a_pattern() {
+    let group = |name: &str, texts: &[&str]| GroupPolicy {
+        name: name.into(),
+        weight: Weight::ONE,
+        limits: vec![],
+        hold: false,
+        clients: patterns(texts),
+    };
+    let groups = vec![group("cards", &["card-*", "vip"]), group("loans", &[])];
+    let base = Policy { groups, ..policy(100, SECOND) };
+    let to = |name: &str, group: &str, ids: &[&str]| {
+        rule(name, clients(ids), Effects { group: Some(group.to_owned()), ..Effects::default() })
+    };
+    let of = |rules: Vec<Rule>, client: &str| {
+        let policy = with_rules(base.clone(), rules).at(NOW_MS);
+        policy.group_of(client).map(|index| policy.groups[index].name.clone())
+    };
+    assert_eq!(of(vec![to("z", "loans", &["card-1"])], "card-1").as_deref(), Some("loans"), "an id before a pattern");
+    assert_eq!(of(vec![to("z", "loans", &["v*"])], "vip").as_deref(), Some("cards"), "a pattern after an id");
+    assert_eq!(of(vec![to("z", "loans", &["*-1"])], "card-1").as_deref(), Some("cards"), "group.cards before z");
+    assert_eq!(of(vec![to("a", "loans", &["*-1"])], "card-1").as_deref(), Some("loans"), "a before group.cards");
+    assert_eq!(of(vec![to("a", "", &["card-1"])], "card-1"), None, "the unlisted clients");
+}
+
+// ## What rules do
+
+/// A token bucket of 10 with 5 a second, by default for every client: 10 at once pass, of 2 more 200 ms later one, and
+/// 1.2 s later six are back.
+#[test]
+fn a_default_limit_holds_for_every_client_by_itself() {
+    let everyone = rule("everyone", clients(&["*"]), limits(&[limit(5, SECOND, 10)]));
+    let mut sim = sim(reject(1_000), vec![everyone]);
+    for client in ["one", "two"] {
+        assert_eq!(send(&mut sim, client, 12), 10, "{client}");
+    }
+    sim.run_for(Duration::from_millis(200));
+    assert_eq!(send(&mut sim, "one", 2), 1);
+    sim.run_for(Duration::from_millis(1_200));
+    assert_eq!([send(&mut sim, "one", 12), send(&mut sim, "two", 12)], [6, 7]);
+}
+
+/// Two a minute: the records at 0:01 and 0:15 pass, that at 0:55 does not, the one at 1:27 passes. A bucket refills as
+/// it goes, so two at once and one a minute: with two a minute, almost two would be back at 0:55.
+#[test]
+fn two_a_minute() {
+    let slow = rule("slow", clients(&["slow"]), limits(&[limit(1, Duration::from_secs(60), 2)]));
+    let mut sim = sim(reject(1_000), vec![slow]);
+    let passes = [1, 15, 55, 87].map(|second| {
+        sim.run_until(START + Duration::from_secs(second));
+        send(&mut sim, "slow", 1) == 1
+    });
+    assert_eq!(passes, [true, true, false, true]);
+}
+
+/// Three tiers of one default limit: the weight of a client multiplies rate and burst.
+#[test]
+fn tiers_scale_a_default_limit_by_weight() {
+    let everyone = rule("everyone", clients(&["*"]), limits(&[RuleLimit { scales: true, ..limit(4, SECOND, 4) }]));
+    let tier = |name: &str, factor| rule(name, clients(&[&format!("{name}-*")]), weight(factor));
+    let mut sim = sim(reject(10_000), vec![everyone, tier("gold", 5), tier("silver", 2)]);
+    let at_once = ["gold-1", "silver-1", "plain"].map(|client| send(&mut sim, client, 50));
+    assert_eq!(at_once, [20, 8, 4]);
+    sim.run_for(SECOND / 2);
+    let later = ["gold-1", "silver-1", "plain"].map(|client| send(&mut sim, client, 50));
+    assert_eq!(later, [10, 4, 2]);
+}
+
+/// An account's limit holds for all its users together, and each user has one, too.
+#[test]
+fn an_account_and_each_of_its_users_have_limits() {
+    let account = rule("account", Target::Groups(patterns(&["acme"])), limits(&[limit(10, SECOND, 10)]));
+    let users = Target::Clients { patterns: patterns(&["*"]), in_groups: Some(patterns(&["acme"])) };
+    let each = rule("users", users, limits(&[limit(4, SECOND, 4)]));
+    let mut sim = sim(Policy { names_groups: true, ..reject(1_000) }, vec![account, each]);
+    assert_eq!(["acme/a", "acme/b", "acme/c"].map(|user| send(&mut sim, user, 6)), [4, 4, 2]);
+    assert_eq!(send(&mut sim, "other", 20), 20);
+}
+
+#[test]
+fn several_limits_hold_at_once() {
+    let both = limits(&[limit(100, SECOND, 5), limit(10, Duration::from_secs(10), 10)]);
+    let mut sim = sim(reject(1_000), vec![rule("both", clients(&["a"]), both)]);
+    assert_eq!(send(&mut sim, "a", 20), 5, "the burst of the first");
+    sim.run_for(SECOND);
+    assert_eq!(send(&mut sim, "a", 20), 5, "the burst of the first");
+    sim.run_for(SECOND);
+    assert_eq!(send(&mut sim, "a", 20), 2, "the second: ten at once, and one a second");
+}
+
+#[test]
+fn a_limit_that_changes_keeps_its_debt() {
+    let with = |limit| with_rules(reject(1_000), vec![rule("r", clients(&["a"]), limits(&[limit]))]);
+    let mut sim = Sim::new(with(limit(10, Duration::from_secs(10), 10)).at(NOW_MS), 1);
+    assert_eq!(send(&mut sim, "a", 20), 10);
+    sim.throttle.handle_rules(sim.now, with(limit(10, Duration::from_secs(10), 12)).at(NOW_MS));
+    assert_eq!(send(&mut sim, "a", 20), 2);
+}
+
+fn hold(name: &str, target: Target) -> Rule {
+    rule(name, target, Effects { hold: Some(true), ..Effects::default() })
+}
+
+/// A held client lends all that it has, and its records wait; then they go in their order.
+#[test]
+fn a_held_client_waits_and_lends_its_share() {
+    let base = policy(100, SECOND);
+    let mut sim = Sim::new(base.clone(), 1);
+    let flood = |sim: &mut Sim| {
+        for _ in 0..3_000 {
+            for name in ["held", "free"] {
+                sim.read(name, 0);
+            }
+            sim.run_for(Duration::from_millis(1));
+        }
+    };
+    flood(&mut sim);
+    let held = with_rules(base.clone(), vec![hold("night", clients(&["held"]))]);
+    sim.throttle.handle_rules(sim.now, held.at(NOW_MS));
+    assert_eq!(granted(&sim.throttle), 100);
+    let admitted = |sim: &Sim, name| sim.count(name, |fate| matches!(fate, Fate::Admitted { .. }));
+    let before = ["held", "free"].map(|name| admitted(&sim, name));
+    flood(&mut sim);
+    let during = ["held", "free"].map(|name| admitted(&sim, name));
+    assert_eq!(during[0], before[0], "nothing of a held client is admitted");
+    assert!(during[1] - before[1] >= 297, "the other client gets the whole capacity: {}", during[1] - before[1]);
+    sim.throttle.handle_rules(sim.now, base.at(NOW_MS));
+    flood(&mut sim);
+    assert!(admitted(&sim, "held") - during[0] >= 140, "half of the capacity again");
+}
+
+#[test]
+fn reject_mode_rejects_records_of_held_clients_and_groups() {
+    let base = Policy { names_groups: true, ..reject(100) };
+    let rules = vec![hold("night", Target::Groups(patterns(&["g"]))), hold("one", clients(&["a"]))];
+    let mut sim = sim(base, rules);
+    for client in ["g/x", "a"] {
+        assert_eq!(sim.read(client, 0), Fate::Rejected(Reason::Held), "{client}");
+    }
+    assert_eq!(sim.read("b", 0), Fate::Admitted { waited: Duration::ZERO });
+}
+
+#[test]
+fn records_that_were_read_before_a_time_expire() {
+    let base = policy(10, SECOND);
+    let mut sim = Sim::new(base.clone(), 1);
+    for client in ["a", "b"] {
+        send(&mut sim, client, 30);
+    }
+    sim.run_for(SECOND * 2);
+    send(&mut sim, "a", 5);
+    let now_ms = NOW_MS + 2_000;
+    let expire = Effects { expire_before_ms: Some(now_ms), ..Effects::default() };
+    sim.throttle.handle_rules(sim.now, with_rules(base, vec![rule("empty", clients(&["a"]), expire)]).at(now_ms));
+    sim.act();
+    let expired = |name| sim.count(name, |fate| *fate == Fate::Rejected(Reason::Expired));
+    let waiting = |name| sim.count(name, |fate| *fate == Fate::Held);
+    assert_eq!(expired("b"), 0);
+    assert!(expired("a") >= 15 && waiting("a") == 5, "{} expired, {} wait", expired("a"), waiting("a"));
+}
+
+/// Each client has its own longest wait. A change counts for records that begin to wait later.
+#[test]
+fn clients_have_longest_waits_of_their_own() {
+    let delay = |name: &str, seconds| {
+        let effects = Effects { max_delay: Some(Duration::from_secs(seconds)), ..Effects::default() };
+        rule(name, clients(&[name]), effects)
+    };
+    let base = Policy { max_delay: Some(Duration::from_secs(60)), ..policy(10, SECOND) };
+    let mut sim = sim(base.clone(), vec![delay("short", 2), delay("long", 20)]);
+    for _ in 0..100 {
+        for name in ["short", "long", "plain"] {
+            sim.read(name, 0);
+        }
+    }
+    sim.throttle.handle_rules(sim.now, with_rules(base, vec![delay("short", 5)]).at(NOW_MS));
+    for _ in 0..100 {
+        for name in ["short", "long", "plain"] {
+            sim.read(name, 0);
+        }
+    }
+    sim.run_for(Duration::from_secs(100));
+    let longest = |name: &str| {
+        let lives =
+            sim.lives.values().filter(|life| life.client == name && life.fate == Fate::Rejected(Reason::Expired));
+        let mut waits: Vec<u64> = lives.map(|life| life.decided.since(life.read).as_secs()).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        waits
+    };
+    assert_eq!(longest("short"), [2, 5]);
+    assert_eq!(longest("long").first(), Some(&20));
+    assert!(longest("plain").is_empty() || longest("plain") == [60]);
+    assert!(sim.lives.values().all(|life| life.fate != Fate::Held));
+}
+
+/// Without a table in the configuration, all clients stand alone, and a rule for one of them changes no other's share.
+#[test]
+fn a_weight_for_one_client_leaves_the_others_alone() {
+    let mut sim = sim(policy(100, SECOND), vec![rule("vip", clients(&["vip"]), weight(2))]);
+    for name in ["vip", "a", "b"] {
+        sim.read(name, 0);
+    }
+    sim.run_for(SECOND);
+    let share = |name: &str| sim.throttle.client(name).unwrap().grant.default_share.floor();
+    assert_eq!(["vip", "a", "b"].map(share), [50, 25, 25]);
+}
+
+/// With a table, a client that a rule names in order to set its weight is listed, too: the unlisted ones weigh 1
+/// together.
+#[test]
+fn a_weight_lists_a_client_beside_those_of_tables() {
+    let base = Policy { clients: vec![sim::client("listed", 1.0, None)], ..policy(100, SECOND) };
+    let table = rule("client.listed", clients(&["listed"]), weight(1));
+    let mut sim = sim(base, vec![table, rule("vip", clients(&["vip"]), weight(2))]);
+    for name in ["a", "b"] {
+        sim.read(name, 0);
+    }
+    sim.run_for(SECOND);
+    let share = |name: &str| sim.throttle.client(name).unwrap().grant.default_share.as_f64();
+    assert_eq!(["listed", "vip", "a", "b"].map(share), [25.0, 50.0, 12.5, 12.5]);
+}
+
+#[test]
+fn a_weekend_is_a_rule_with_two_times() {
+    let base = policy(100, SECOND);
+    let weekend =
+        Rule { from_ms: Some(10), until_ms: Some(20), ..rule("weekend", Target::Service, Effects::default()) };
+    let effects = Effects { capacity: Some(300), enforce: Some(false), ..Effects::default() };
+    let policy = with_rules(base, vec![Rule { effects, ..weekend }]);
+    let at = |now| (policy.at(now).capacity, policy.at(now).enforce);
+    assert_eq!([9, 10, 19, 20].map(at), [(100, true), (300, false), (300, false), (100, true)]);
+    assert_eq!([0, 10, 20].map(|now| policy.rules.next_change(now)), [Some(10), Some(20), None]);
+}

@@ -1,0 +1,128 @@
+//! The policy in force: that of the configuration, changed by the rules that are valid now and by the capacity that was
+//! found.
+
+use std::time::Duration;
+
+use watermaster_core::{policy::Policy, units::Time};
+
+/// The interval between two looks at the wall clock.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The policy of the configuration, with all that changes it.
+#[derive(Debug)]
+pub(super) struct PolicyInForce {
+    configured: Policy,
+    /// The limit of the search for the capacity, if the service follows it.
+    found: Option<u64>,
+    next_look: Time,
+    /// The wall clock at the last look, and the time at which other rules are valid.
+    looked_ms: i64,
+    next_ms: i64,
+}
+
+impl PolicyInForce {
+    /// Takes the policy of the configuration.
+    pub(super) fn new(configured: Policy, wall_ms: i64) -> PolicyInForce {
+        let mut this = PolicyInForce { configured, found: None, next_look: Time::ZERO, looked_ms: 0, next_ms: 0 };
+        this.look(wall_ms);
+        this
+    }
+
+    /// The policy of the configuration.
+    pub(super) fn configured(&self) -> &Policy {
+        &self.configured
+    }
+
+    /// Takes another policy of the configuration, and the limit of the search for the capacity.
+    pub(super) fn change(&mut self, configured: Policy, found: Option<u64>) {
+        (self.configured, self.found) = (configured, found);
+    }
+
+    /// Takes another limit of the search. Returns whether it is another one.
+    pub(super) fn find(&mut self, capacity: u64) -> bool {
+        self.found.replace(capacity) != Some(capacity)
+    }
+
+    /// Returns the policy in force at this time. The smaller one of a rule's capacity and the found one counts, unless
+    /// a rule has the search observe only.
+    pub(super) fn look(&mut self, wall_ms: i64) -> Policy {
+        self.looked_ms = wall_ms;
+        self.next_ms = self.configured.rules.next_change(wall_ms).unwrap_or(i64::MAX);
+        let mut policy = self.configured.at(wall_ms);
+        if let Some(found) = self.found.filter(|_| !policy.pace_observes()) {
+            let by_rule = policy.capacity_by_rule().unwrap_or(u64::MAX);
+            policy.capacity = found.min(by_rule);
+        }
+        policy
+    }
+
+    /// Returns whether other rules may be valid now than at the last look, or the wall clock went back.
+    pub(super) fn is_due(&mut self, now: Time, wall_ms: impl FnOnce() -> i64) -> bool {
+        if self.configured.rules.are_tables_only() || now < self.next_look {
+            return false;
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        let wall_ms = wall_ms();
+        wall_ms >= self.next_ms || wall_ms < self.looked_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use watermaster_core::rules::{Effects, Origin, Rule, Rules, Target};
+
+    use super::*;
+
+    fn rule(effects: Effects) -> Rule {
+        Rule {
+            name: "r".into(),
+            origin: Origin::File,
+            target: Target::Service,
+            priority: 0,
+            from_ms: Some(10),
+            until_ms: Some(20),
+            disabled: false,
+            note: String::new(),
+            effects,
+        }
+    }
+
+    fn policy(effects: Effects) -> Policy {
+        let rules = Arc::new(Rules::new(vec![rule(effects)]));
+        Policy { rules, ..Policy::new(100, Duration::from_secs(1)) }
+    }
+
+    #[test]
+    fn the_smaller_one_of_the_found_capacity_and_a_rule_counts_unless_the_search_observes() {
+        let capacity = |capacity, found, pace_observes| {
+            let effects = Effects { capacity: Some(capacity), pace_observes, ..Effects::default() };
+            let mut in_force = PolicyInForce::new(policy(effects), 0);
+            in_force.change(in_force.configured().clone(), found);
+            [9, 10, 20].map(|now| in_force.look(now).capacity)
+        };
+        assert_eq!(capacity(300, None, None), [100, 300, 100]);
+        assert_eq!(capacity(300, Some(80), None), [80, 80, 80]);
+        assert_eq!(capacity(50, Some(80), None), [80, 50, 80]);
+        assert_eq!(capacity(300, Some(80), Some(true)), [80, 300, 80]);
+    }
+
+    #[test]
+    fn the_clock_is_looked_at_now_and_then_also_after_a_step() {
+        let effects = Effects { enforce: Some(false), ..Effects::default() };
+        let mut in_force = PolicyInForce::new(policy(effects), 5);
+        let mut is_due = |looks: u64, wall: i64| {
+            let due = in_force.is_due(Time::from_nanos(looks * 100_000_000), || wall);
+            if due {
+                in_force.look(wall);
+            }
+            due
+        };
+        assert!(!is_due(1, 9));
+        assert!(is_due(2, 10));
+        assert!(!is_due(2, 20), "100 ms have not passed");
+        assert!(is_due(3, 25));
+        assert!(is_due(4, 12), "the clock went back");
+    }
+}

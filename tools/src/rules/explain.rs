@@ -1,0 +1,139 @@
+//! `watermaster rules explain`: what holds for a client, and which rule gave it.
+
+use std::time::SystemTime;
+
+use clap::Args;
+use watermaster_api::{ExplainView, FieldView, RuleRef};
+use watermaster_settings::Service;
+
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::moment::{millis, moment};
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/rules-explain.txt").trim_end())]
+pub struct ExplainArgs {
+    /// The client, known or not: its id, or GROUP/CLIENT where records name their group
+    #[arg(value_name = "CLIENT", required_unless_present = "group")]
+    client: Option<String>,
+    /// A group in place of a client
+    #[arg(long, value_name = "NAME", conflicts_with = "client")]
+    group: Option<String>,
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The service; may be omitted if the configuration has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// The time to explain; now by default
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<SystemTime>,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// Prints the values and the rules that gave them.
+pub fn run(args: &ExplainArgs) -> Exit {
+    let config = match args.file.load() {
+        Ok(config) => config,
+        Err(errors) => return fail(Exit::Config, errors),
+    };
+    let service = match choose(&config.settings.services, args.service.as_deref()) {
+        Ok(service) => service,
+        Err(error) => return fail(Exit::Usage, error),
+    };
+    let view = explained(service, args);
+    match args.output.format {
+        Output::Text => print(text(&view)),
+        Output::Json => print_json(&view),
+    }
+    Exit::Done
+}
+
+fn explained(service: &Service, args: &ExplainArgs) -> ExplainView {
+    let policy = service.policy.at(millis(args.at.unwrap_or_else(SystemTime::now)));
+    ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref())
+}
+
+/// Writes a line for each field, and the rules that lost below it.
+fn text(view: &ExplainView) -> String {
+    let lines = |fields: &[FieldView]| fields.iter().map(line).collect::<String>();
+    let mut text = format!("at {}\n", view.at) + &lines(&view.fields);
+    if let Some(group) = &view.group {
+        text += &format!("of the group {group}:\n{}", lines(&view.of_group));
+    }
+    (text + "of the service:\n" + &lines(&view.of_service)).trim_end().to_owned()
+}
+
+fn line(view: &FieldView) -> String {
+    let FieldView { field, value, rule, why, losers } = view;
+    let name = |RuleRef { name, origin, priority, .. }: &RuleRef| {
+        let origin = if origin == "file" { "file" } else { "run time" };
+        format!("{name} ({origin}, priority {priority})")
+    };
+    let reason = rule.as_ref().map_or_else(|| why.clone(), |rule| format!("{}: {why}", name(rule)));
+    let loser = |rule: &RuleRef| format!("{:<16}not {:<20} {}\n", "", rule.value, name(rule));
+    format!("{field:<15} {value:<24} {reason}\n") + &losers.iter().map(loser).collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use watermaster_settings::config::Config;
+
+    use super::*;
+
+    const FILE: &str = r#"
+        [[service]]
+        name = "kyc"
+        target = "t"
+        dead_letter = "d"
+        capacity = 100
+        group_from = ["topic"]
+        source = [{ topic = "s", client = "credit-card" }]
+        [service.group.credit-card]
+        weight = 1
+        [[service.rule]]
+        name = "everyone"
+        clients = ["*"]
+        limit = { rate = 20, per = "1s", scale = "weight" }
+        [[service.rule]]
+        name = "summer"
+        groups = ["credit-card"]
+        weight = 2
+        priority = 10
+        from = 2026-07-03T00:00:00+02:00
+        until = 2026-07-06T00:00:00+02:00
+    "#;
+
+    fn explained(client: &str, at: &str) -> String {
+        let config =
+            Config::parse(FILE, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES).expect("a configuration");
+        let policy = config.settings.services[0].policy.at(millis(moment(at).unwrap()));
+        text(&ExplainView::of(&policy, Some(client), None))
+    }
+
+    #[test]
+    fn each_value_has_the_rule_that_gave_it() {
+        let expected = "\
+at 2026-07-04T10:00:00.000Z
+group           credit-card              the record names it
+weight          1                        no rule sets it
+limits          20 in 1s, times the weight everyone (file, priority 0): no other rule sets it
+max_delay       no limit                 no rule sets it
+hold            false                    no rule sets it
+expire_before   none                     no rule sets it
+of the group credit-card:
+weight          2                        summer (file, priority 10): priority 10 before 0 (group.credit-card)
+                not 1                    group.credit-card (file, priority 0)
+limits          none                     no rule sets it
+hold            false                    no rule sets it
+expire_before   none                     no rule sets it
+of the service:
+capacity        100                      no rule sets it
+enforce         true                     no rule sets it
+pace            as configured            no rule sets it";
+        assert_eq!(explained("credit-card/campaign", "2026-07-04T10:00Z"), expected);
+        assert!(explained("credit-card/campaign", "2026-07-06T00:00Z").contains("weight          1 "));
+    }
+}
