@@ -356,7 +356,7 @@ fn a_client_that_sends_no_request_or_half_of_one_is_cut_off() {
 #[test]
 fn a_client_that_does_not_read_its_answer_is_cut_off() {
     let named = |id: usize| ClientSnapshot { name: format!("client-{id}").into(), ..Default::default() };
-    let large = ServiceSnapshot { clients: (0..18_000).map(named).collect(), ..snapshot() };
+    let large = ServiceSnapshot { clients: (0..18_500).map(named).collect(), ..snapshot() };
     let (server, patient) = (impatient(SHORT, SHORT), Server::start(Ipv4Addr::LOCALHOST));
     server.show(large.clone());
     patient.show(large);

@@ -32,7 +32,7 @@ const problems = [];
 
 before(async () => {
   browser = await puppeteer.launch({
-    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    executablePath: process.env.CHROMIUM,
     args: ['--no-sandbox', '--disable-gpu'],
   });
   folder = fs.mkdtempSync(path.join(os.tmpdir(), 'watermaster-console.'));

@@ -9,16 +9,16 @@ import { count, moment, plural, records } from './format.js';
 
 /** Each reason in plain words. */
 const REASONS = {
-  anonymous: 'They name no client.',
-  unknown_client: 'Their topic does not allow their client.',
-  too_many_clients: 'Too many clients were active.',
-  client_limit: 'Their client had used up its own limit.',
-  held: 'A rule holds their client.',
-  over_allocation: 'Their client had sent all that it was granted.',
-  capacity_in_use: 'Their client had sent its share, and others used the rest of the capacity.',
-  queue_full: 'Too many records were delayed.',
-  expired: 'They were delayed for too long.',
-  undeliverable: 'The target can not take them.',
+  anonymous: 'Records that name no client.',
+  unknown_client: 'Records of clients that their topic does not allow.',
+  too_many_clients: 'Records of new clients while too many clients were active.',
+  client_limit: 'Records above the own limit of their client.',
+  held: 'Records of clients that a rule holds.',
+  over_allocation: 'Records above the grant of their client.',
+  capacity_in_use: 'Records above the share of their client, while others used the rest of the capacity.',
+  queue_full: 'Records for which the backlog had no room.',
+  expired: 'Records that were delayed for too long.',
+  undeliverable: 'Records that the target refuses for good.',
 };
 
 /** Makes a list of reasons with bars, those that occurred first. */
