@@ -7,6 +7,7 @@ pub mod engine;
 pub mod heartbeat;
 pub mod metrics;
 pub mod reload;
+pub mod rules;
 pub mod run;
 pub mod services;
 pub mod snapshot;

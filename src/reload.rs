@@ -350,7 +350,8 @@ fn concerned<'a>(config: &'a Config, finding: &Finding) -> Option<&'a Entry> {
     let names_topic = |entry: &&Entry| {
         let value = entry.value.as_ref().and_then(Value::as_str);
         let key = entry.key.segments().last().map(ToString::to_string).unwrap_or_default();
-        value == finding.topic.as_deref() && ["topic", "target", "dead_letter", "control_topic"].contains(&key.as_str())
+        value == finding.topic.as_deref()
+            && ["topic", "target", "dead_letter", "control_topic", "rules_topic"].contains(&key.as_str())
     };
     let mut entries = config.effective.iter().filter(is_in_service);
     let of_topic = at.and_then(|_| config.effective.iter().filter(is_in_service).find(names_topic));

@@ -7,11 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Policy;
+use watermaster_core::rules::Rule;
 use watermaster_core::throttle::OpenRoom;
 use watermaster_kafka::ask::TopicFacts;
 use watermaster_settings::{PaceSettings, Service, Source};
 
 use crate::heartbeat::Heartbeat;
+use crate::rules::RulesCell;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
 
 /// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
@@ -31,6 +33,8 @@ pub const STARTING: &str = "starting";
 #[derive(Debug, Default)]
 pub struct Change {
     pub policy: Option<Policy>,
+    /// The rules of run time.
+    pub rules: Option<Vec<Rule>>,
     /// The limit of the search for the capacity.
     pub capacity: Option<u64>,
     /// The room for open records; the inner `None` is no bound.
@@ -62,6 +66,7 @@ impl Inbox {
         let waiting = state.waiting.get_or_insert_default();
         waiting.number = number;
         waiting.policy = change.policy.or(waiting.policy.take());
+        waiting.rules = change.rules.or(waiting.rules.take());
         waiting.capacity = change.capacity.or(waiting.capacity.take());
         waiting.open_room = change.open_room.or(waiting.open_room.take());
         waiting.sources = change.sources.or(waiting.sources.take());
@@ -165,6 +170,7 @@ pub struct ServiceHandle {
     pub inbox: Arc<Inbox>,
     pub pace: Arc<PaceCell>,
     pub open: Arc<OpenCell>,
+    pub rules: Arc<RulesCell>,
     /// Set when the engine is to finish its round and leave.
     pub stop: Arc<AtomicBool>,
 }
@@ -186,7 +192,7 @@ impl ServiceHandle {
         let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
         let open = Arc::new(OpenCell::new(service));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
-        ServiceHandle { name, cell, heartbeat, inbox, pace, open, stop }
+        ServiceHandle { name, cell, heartbeat, inbox, pace, open, rules: Arc::default(), stop }
     }
 
     /// Shows why the service is not ready, with its other figures as they are.

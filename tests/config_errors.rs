@@ -137,6 +137,8 @@ fn cases() -> Vec<Case> {
         wrong("client name too long").append(LONG_CLIENT).key("service[0].client").at("[service.client.aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjjkkkkkkkkkkllllllllllmmmmmmmmmm]").says(&["130 bytes", "1 to 128 bytes"]),
         wrong("group with a slash").append("[service.group.\"a/b\"]\nweight = 1\n").key("service[0].group").at("[service.group.\"a/b\"]").says(&["has a group with an unusable name", "without /"]),
         wrong("client in two groups").append("[service.group.a]\nclients = [\"x\"]\n[service.group.b]\nclients = [\"x*\", \"x\"]\n").key("service[0].group.b.clients").at("clients = [\"x*\", \"x\"]").says(&["lists \"x\", as the group \"a\" does", "each id in one group"]),
+        wrong("rule without a target").append("[[service.rule]]\nname = \"r\"\nweight = 1\n").key("service[0].rule[0].clients").at("[[service.rule]]").says(&["no other target", "one of clients, groups, service"]),
+        wrong("rule that ends before it begins").append("[[service.rule]]\nname = \"r\"\nclients = [\"a\"]\nweight = 1\nfrom = 2026-07-03T00:00:00Z\nuntil = 2026-07-02T00:00:00Z\n").key("service[0].rule[0].until").at("until = 2026-07-02T00:00:00Z").says(&["is not after from"]),
         wrong("place of a group").under(service, "group_from = [\"topics\"]").key("service[0].group_from[0]").at("group_from = [\"topics\"]").says(&["\"topics\""]),
         wrong("limit without rate").append("[service.client.a]\nlimit = { burst = 1 }\n").key("service[0].client.a.limit.rate").at("limit = { burst = 1 }").says(&["is missing", "1 to 4294967295"]),
         wrong("unknown word").under(service, "mode = \"shaping\"").key("service[0].mode").says(&["\"shaping\"", "\"shape\" or \"reject\""]),

@@ -55,6 +55,27 @@ limit = { rate = 50 }
 weight = 4.0
 clients = ["mortgage"]
 limit = { rate = 70 }
+[[service.rule]]
+name = "one"
+clients = ["*"]
+in_groups = ["home-loan"]
+priority = 1
+note = "why"
+from = 2026-07-03T00:00:00Z
+weight = 6.0
+limit = { rate = 90 }
+[[service.rule]]
+name = "two"
+groups = ["home-loan"]
+limits = [{ rate = 100, per = "3s" }]
+[[service.rule]]
+name = "three"
+service = true
+capacity = 1500
+[[service.rule]]
+name = "four"
+clients = ["d"]
+group = "home-loan"
 "#
         .to_owned(),
     )
@@ -153,13 +174,41 @@ fn every_key_of_a_policy_takes_effect() {
         ("rate = 70 ", "rate = 80, burst = 70 ", "group.home-loan.limit.rate"),
         ("rate = 70 ", "rate = 70, per = \"2s\" ", "group.home-loan.limit.per"),
         ("rate = 70 ", "rate = 70, burst = 80 ", "group.home-loan.limit.burst"),
+        ("capacity = 2000", "capacity = 2000\nrules_max_capacity = 5500", "rules_max_capacity"),
+        ("clients = [\"*\"]", "clients = [\"a*\"]", "rule[0].clients"),
+        ("in_groups = [\"home-loan\"]", "in_groups = [\"*\"]", "rule[0].in_groups"),
+        ("priority = 1\n", "priority = -1\n", "rule[0].priority"),
+        ("note = \"why\"", "note = \"because\"", "rule[0].note"),
+        ("from = 2026-07-03", "from = 2026-07-04", "rule[0].from"),
+        ("from = 2026", "until = 2027-01-01T00:00:00Z\nfrom = 2026", "rule[0].until"),
+        ("from = 2026", "disabled = true\nfrom = 2026", "rule[0].disabled"),
+        ("from = 2026", "max_delay = \"5s\"\nfrom = 2026", "rule[0].max_delay"),
+        ("from = 2026", "hold = true\nfrom = 2026", "rule[0].hold"),
+        ("from = 2026", "expire_before = 2026-07-05T00:00:00Z\nfrom = 2026", "rule[0].expire_before"),
+        ("weight = 6.0", "weight = 7.0", "rule[0].weight"),
+        ("rate = 90 ", "rate = 95, burst = 90 ", "rule[0].limit.rate"),
+        ("rate = 90 ", "rate = 90, per = \"2s\" ", "rule[0].limit.per"),
+        ("rate = 90 ", "rate = 90, burst = 80 ", "rule[0].limit.burst"),
+        ("rate = 90 ", "rate = 90, scale = \"weight\" ", "rule[0].limit.scale"),
+        ("groups = [\"home-loan\"]\nlimits", "groups = [\"h*\"]\nlimits", "rule[1].groups"),
+        ("rate = 100, ", "rate = 110, burst = 100, ", "rule[1].limits[0].rate"),
+        ("per = \"3s\" ", "per = \"4s\" ", "rule[1].limits[0].per"),
+        ("per = \"3s\" ", "per = \"3s\", burst = 80 ", "rule[1].limits[0].burst"),
+        ("per = \"3s\" ", "per = \"3s\", scale = \"weight\" ", "rule[1].limits[0].scale"),
+        ("capacity = 1500", "capacity = 1600", "rule[2].capacity"),
+        ("capacity = 1500", "capacity = 1500\nenforce = false", "rule[2].enforce"),
+        ("capacity = 1500", "capacity = 1500\npace = \"observe\"", "rule[2].pace"),
+        ("group = \"home-loan\"", "group = \"\"", "rule[3].group"),
     ];
     for (section, key) in SCHEMA.keys().iter().filter(|(section, key)| {
-        key.reloads && !key.name.starts_with("topic") && section.to_string().starts_with("service")
+        let is_name = key.name.starts_with("topic")
+            || key.name == "name"
+            || section.to_string() == "service.rule" && key.name == "service";
+        key.reloads && !is_name && section.to_string().starts_with("service")
     }) {
         let key = section.child(key.name).to_string();
-        let is_tried =
-            |changed: &str| key == format!("service.{}", changed.replace(".home-loan", "").replace("[0]", ""));
+        let plain = |changed: &str| changed.replace(".home-loan", "").replace(|c: char| "[]0123".contains(c), "");
+        let is_tried = |changed: &str| key == format!("service.{}", plain(changed));
         assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "no change of {key} is tested");
     }
     for (from, to, key) in changes {

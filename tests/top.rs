@@ -57,8 +57,12 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         ServiceHandle { name: name.to_owned(), cell, ..ServiceHandle::new(&config.settings.services[0]) }
     };
     let services = vec![service("kyc"), service("bureau")];
-    config.settings.admin.tokens =
-        vec![AdminToken { name: "token".to_owned(), role: Role::Operate, token: Token::new(TOKEN).unwrap() }];
+    config.settings.admin.tokens = vec![AdminToken {
+        name: "token".to_owned(),
+        role: Role::Operate,
+        services: Vec::new(),
+        token: Token::new(TOKEN).unwrap(),
+    }];
     let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
     configuration.services.replace(services);
     let state = Arc::new(AdminState {

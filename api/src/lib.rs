@@ -2,6 +2,7 @@
 //! the order of fields are fixed, because scripts rely on them. Renamed types keep the names of their schemas.
 
 mod explain;
+mod rules;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use explain::{ExplainView, FieldView, RuleRef};
+pub use rules::{ClientEffect, RuleChangeView, RuleChangesView, RuleDryRun, RuleView, RulesView};
 
 /// A word from a list that an instance knows; for another program, one that it may not know.
 pub type Word = Cow<'static, str>;

@@ -1,7 +1,7 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -218,6 +218,14 @@ pub struct GroupPolicy {
 pub struct ClientPattern {
     /// The literal parts, with any characters between them.
     parts: Vec<String>,
+}
+
+impl fmt::Display for ClientPattern {
+    /// Writes the text of the pattern.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let literal: Vec<String> = self.parts.iter().map(|part| part.replace('*', "\\*")).collect();
+        f.write_str(&literal.join("*"))
+    }
 }
 
 impl ClientPattern {

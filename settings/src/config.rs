@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 pub use self::change::Changed;
 pub use self::clients::ClientRefused;
 pub use self::effective::Effective;
-pub use self::rule::of_json as rule_of_json;
+pub use self::rule::{of_json as rule_of_json, to_json as rule_to_json};
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
-pub use self::values::{ratio, weight};
+pub use self::values::{moment as instant, ratio, weight};
 pub use crate::reader::{
     ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, Segment, ValueError, count, duration,
 };

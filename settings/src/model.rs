@@ -188,6 +188,8 @@ pub struct AdminToken {
     /// The name by which the log calls it.
     pub name: String,
     pub role: Role,
+    /// The services of which it may change rules; empty for all.
+    pub services: Vec<String>,
     pub token: Token,
 }
 
@@ -195,9 +197,11 @@ pub struct AdminToken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum Role {
-    /// Reads `/v1` and `/metrics`.
+    /// Reads `/v1` and `/metrics`, and tries rules in dry runs.
     Read,
-    /// Changes something, such as by a reload.
+    /// Writes rules of run time for clients and groups.
+    Write,
+    /// Changes everything else, such as by a reload, and writes rules for the service.
     Operate,
 }
 
@@ -232,6 +236,8 @@ pub struct Service {
     pub consumer_group: Option<String>,
     /// The most admitted records that `consumer_group`, which is set then, has not committed.
     pub max_open: Option<u64>,
+    /// The topic of the rules that change while the program runs; `None` if no rule does.
+    pub rules_topic: Option<String>,
     /// The largest capacity that a rule may set.
     pub rules_max_capacity: u64,
     /// The search for the capacity, if it is wanted; `consumer_group` is set then.
@@ -260,6 +266,7 @@ impl Service {
             redrive_key: None,
             consumer_group: None,
             max_open: None,
+            rules_topic: None,
             rules_max_capacity: policy.capacity,
             pace: None,
             policy,

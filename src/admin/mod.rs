@@ -10,6 +10,7 @@ mod console;
 mod host;
 mod openapi;
 mod pool;
+mod rules;
 mod server;
 mod view;
 
@@ -18,11 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{future::Future, net::SocketAddr, pin::pin, time::Duration, time::Instant};
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -35,7 +36,8 @@ use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{
-    ChangesView, ClientDetail, ClientsView, ConfigView, GroupView, NowView, ReloadView, ServiceView, ServicesView,
+    ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NowView, ReloadView, RuleChangesView,
+    RuleView, RulesView, ServiceView, ServicesView,
 };
 use watermaster_settings::{AdminToken, Role};
 
@@ -162,6 +164,24 @@ const NO_RELOAD: &[(u16, &str)] = &[
     (422, "The new configuration is refused; `errors` lists why."),
 ];
 
+const CHANGE_QUERY: &[(&str, &str, &str)] = &[
+    ("dry_run", "boolean", "true to see the effect without writing anything; false if it is missing."),
+    ("at", "string", "With dry_run: a time (RFC 3339) in place of now."),
+];
+const BAD_CHANGE: &[(u16, &str)] = &[
+    (400, "The question or the body is not as described."),
+    (403, "The role of the token, or its services, do not allow this."),
+    (404, "There is no such service."),
+    (409, "The service has no rules_topic, the topic lost records, or the rule is one of the file."),
+    (412, "Another version is in force; `in_force` shows it."),
+    (413, "The body is larger than 64 KiB."),
+    (415, "The body is no JSON."),
+    (422, "The rule is refused; `errors` lists why."),
+    (428, "The request states no version."),
+    (429, "Too many changes of this instance are on their way."),
+    (504, "The outcome is unknown."),
+];
+
 /// Returns every route of `/v1`, from which the router and its description are made.
 fn routes() -> Vec<Route> {
     let read = |path, summary, answer, handler| Route {
@@ -219,6 +239,81 @@ fn routes() -> Vec<Route> {
             )
         },
         Route {
+            query: &[
+                ("origin", "string", "Only rules of \"file\" or \"run_time\"."),
+                ("state", "string", "Only rules with this state."),
+                ("client", "string", "Only rules that match this client."),
+                ("after", "string", "Only rules whose names follow this one."),
+                ("limit", "integer", "The number of rules to show, 1 to 1000; 1000 if it is missing."),
+            ],
+            refusals: BAD_TOP,
+            ..read("/services/{name}/rules", "Shows the rules of a service.", schema::<RulesView>, get(rules::list))
+        },
+        Route {
+            refusals: BAD_TOP,
+            ..read(
+                "/services/{name}/rules/changes",
+                "Shows the last changes of rules of run time that this instance saw.",
+                schema::<RuleChangesView>,
+                get(rules::changes),
+            )
+        },
+        Route {
+            method: "post",
+            refusals: BAD_TOP,
+            ..read(
+                "/services/{name}/rules/accept-loss",
+                "Goes on with what the topic of the rules has, after records of it were lost.",
+                openapi::any_object,
+                post(rules::accept_loss),
+            )
+        },
+        Route {
+            refusals: NO_CLIENT,
+            ..read(
+                "/services/{name}/rules/{rule}",
+                "Shows one rule; If-None-Match with its ETag answers 304.",
+                schema::<RuleView>,
+                get(rules::one),
+            )
+        },
+        Route {
+            method: "put",
+            query: CHANGE_QUERY,
+            refusals: BAD_CHANGE,
+            ..read(
+                "/services/{name}/rules/{rule}",
+                "Puts a rule of run time. It states If-Match: the version, or *, or If-None-Match: *.",
+                schema::<RuleView>,
+                put(rules::change).layer(DefaultBodyLimit::max(rules::MAX_BODY_BYTES)),
+            )
+        },
+        Route {
+            method: "delete",
+            query: CHANGE_QUERY,
+            refusals: BAD_CHANGE,
+            ..read(
+                "/services/{name}/rules/{rule}",
+                "Deletes a rule of run time. It states If-Match: the version, or *.",
+                openapi::any_object,
+                delete(rules::change),
+            )
+        },
+        Route {
+            query: &[
+                ("client", "string", "The client to explain, known or not."),
+                ("group", "string", "A group in place of a client."),
+                ("at", "string", "A time (RFC 3339) in place of now."),
+            ],
+            refusals: BAD_TOP,
+            ..read(
+                "/services/{name}/explain",
+                "Shows which rule decides each field of a client, its group and the service.",
+                schema::<ExplainView>,
+                get(rules::explain),
+            )
+        },
+        Route {
             refusals: NO_CLIENT,
             ..read(
                 "/services/{name}/clients/{client}",
@@ -234,19 +329,31 @@ async fn description(State(served): State<Arc<Served>>) -> Response {
     Json(&served.description).into_response()
 }
 
-/// The name of the token that a request carries.
+/// The owner of the token that a request carries.
 #[derive(Clone)]
-struct TokenName(String);
+struct Caller {
+    name: String,
+    role: Role,
+    /// The services of which it may change rules; empty for all.
+    services: Vec<String>,
+}
 
 async fn require_token(
     State((state, on_loopback)): State<(Arc<AdminState>, bool)>, request: Request, next: Next,
 ) -> Response {
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    match (only_reads, on_loopback) {
-        (true, true) => next.run(request).await,
-        (true, false) => authorized(&state, Role::Read, request, next).await,
-        (false, _) => authorized(&state, Role::Operate, request, next).await,
+    if only_reads && on_loopback {
+        return next.run(request).await;
     }
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let changes_rule = path.contains("/rules/") && matches!(*request.method(), Method::PUT | Method::DELETE);
+    let needed = match changes_rule {
+        _ if only_reads => Role::Read,
+        true if query.split('&').any(|part| part == "dry_run=true") => Role::Read,
+        true => Role::Write,
+        false => Role::Operate,
+    };
+    authorized(&state, needed, request, next).await
 }
 
 async fn require_metrics_token(State(state): State<Arc<AdminState>>, request: Request, next: Next) -> Response {
@@ -263,8 +370,8 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
             let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
             refusal(StatusCode::FORBIDDEN, json!({ "error": error }))
         }
-        Some(AdminToken { name, .. }) => {
-            request.extensions_mut().insert(TokenName(name));
+        Some(AdminToken { name, role, services, .. }) => {
+            request.extensions_mut().insert(Caller { name, role, services });
             next.run(request).await
         }
         None => unauthorized(
@@ -385,7 +492,7 @@ struct ReloadQuestion {
 }
 
 async fn reload(
-    State(served): State<Arc<Served>>, Extension(TokenName(name)): Extension<TokenName>,
+    State(served): State<Arc<Served>>, Extension(Caller { name, .. }): Extension<Caller>,
     question: Result<Query<ReloadQuestion>, QueryRejection>,
 ) -> Response {
     let Ok(Query(ReloadQuestion { dry_run })) = question else {

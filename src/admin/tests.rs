@@ -114,8 +114,12 @@ impl Server {
 /// Returns the configuration of the demo with a token of each role.
 fn config_with_tokens() -> Config {
     let mut config = crate::tests::config(Mode::Shape, true);
-    let token =
-        |name: &str, role, text: &str| AdminToken { name: name.to_owned(), role, token: Token::new(text).unwrap() };
+    let token = |name: &str, role, text: &str| AdminToken {
+        name: name.to_owned(),
+        role,
+        services: Vec::new(),
+        token: Token::new(text).unwrap(),
+    };
     config.settings.admin.tokens = vec![token("token", Role::Operate, TOKEN), token("board", Role::Read, READ_TOKEN)];
     config
 }

@@ -11,10 +11,17 @@ impl Engine<'_> {
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
         let Some(change) = self.job.inbox.take() else { return Ok(()) };
         self.reporter.changes = change.number;
-        let is_news = change.policy.is_some() || change.capacity.is_some() || change.sources.is_some();
+        let is_news =
+            change.policy.is_some() || change.rules.is_some() || change.capacity.is_some() || change.sources.is_some();
+        let rules_changed = change.rules.is_some();
+        if let Some(rules) = change.rules {
+            self.policy.take_run_time(rules);
+        }
         if let Some(policy) = change.policy {
             self.policy.change(policy, change.capacity);
             self.take_policy(now);
+        } else if rules_changed {
+            self.change_rules(now);
         }
         if let Some(room) = change.open_room {
             self.throttle.handle_open_room(room);
@@ -51,9 +58,12 @@ impl Engine<'_> {
 
     /// Takes over the rules that are valid now, if others were before.
     pub(super) fn take_rules(&mut self, now: Time) {
-        if !self.policy.is_due(now, clock::wall_ms) {
-            return;
+        if self.policy.is_due(now, clock::wall_ms) {
+            self.change_rules(now);
         }
+    }
+
+    fn change_rules(&mut self, now: Time) {
         let policy = self.policy.look(clock::wall_ms());
         let (service, capacity, enforce) = (&self.job.service.name, policy.capacity, policy.enforce);
         info!(service, capacity, enforce, "other rules are valid now");

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use watermaster_core::rules::Rule;
 use watermaster_core::{policy::Policy, units::Time};
+
+use crate::rules::with_run_time;
 
 /// The interval between two looks at the wall clock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -12,6 +15,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct PolicyInForce {
     configured: Policy,
+    /// The rules of run time, and the policy of the configuration with them.
+    run_time: Vec<Rule>,
+    with_rules: Policy,
     /// The limit of the search for the capacity, if the service follows it.
     found: Option<u64>,
     next_look: Time,
@@ -23,7 +29,15 @@ pub(super) struct PolicyInForce {
 impl PolicyInForce {
     /// Takes the policy of the configuration.
     pub(super) fn new(configured: Policy, wall_ms: i64) -> PolicyInForce {
-        let mut this = PolicyInForce { configured, found: None, next_look: Time::ZERO, looked_ms: 0, next_ms: 0 };
+        let mut this = PolicyInForce {
+            with_rules: configured.clone(),
+            configured,
+            run_time: Vec::new(),
+            found: None,
+            next_look: Time::ZERO,
+            looked_ms: 0,
+            next_ms: 0,
+        };
         this.look(wall_ms);
         this
     }
@@ -36,6 +50,13 @@ impl PolicyInForce {
     /// Takes another policy of the configuration, and the limit of the search for the capacity.
     pub(super) fn change(&mut self, configured: Policy, found: Option<u64>) {
         (self.configured, self.found) = (configured, found);
+        self.with_rules = with_run_time(&self.configured, &self.run_time);
+    }
+
+    /// Takes other rules of run time, which count from the next look on.
+    pub(super) fn take_run_time(&mut self, rules: Vec<Rule>) {
+        self.run_time = rules;
+        self.with_rules = with_run_time(&self.configured, &self.run_time);
     }
 
     /// Takes another limit of the search. Returns whether it is another one.
@@ -47,8 +68,8 @@ impl PolicyInForce {
     /// a rule has the search observe only.
     pub(super) fn look(&mut self, wall_ms: i64) -> Policy {
         self.looked_ms = wall_ms;
-        self.next_ms = self.configured.rules.next_change(wall_ms).unwrap_or(i64::MAX);
-        let mut policy = self.configured.at(wall_ms);
+        self.next_ms = self.with_rules.rules.next_change(wall_ms).unwrap_or(i64::MAX);
+        let mut policy = self.with_rules.at(wall_ms);
         if let Some(found) = self.found.filter(|_| !policy.pace_observes()) {
             let by_rule = policy.capacity_by_rule().unwrap_or(u64::MAX);
             policy.capacity = found.min(by_rule);
@@ -58,7 +79,7 @@ impl PolicyInForce {
 
     /// Returns whether other rules may be valid now than at the last look, or the wall clock went back.
     pub(super) fn is_due(&mut self, now: Time, wall_ms: impl FnOnce() -> i64) -> bool {
-        if self.configured.rules.are_tables_only() || now < self.next_look {
+        if self.with_rules.rules.are_tables_only() || now < self.next_look {
             return false;
         }
         self.next_look = now + LOOK_INTERVAL;

@@ -145,12 +145,14 @@ async function configured(clients, listen, token) {
   const file = path.join(folder, `${listen.replace(/\D/g, '')}.toml`);
   const tokenFile = path.join(folder, 'token');
   fs.writeFileSync(tokenFile, token ?? '', { mode: 0o600 });
-  const tables = clients.map((name) => `[service.client.${JSON.stringify(name)}]\n`).join('');
-  fs.writeFileSync(
-    file,
-    `[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[admin]\nlisten = "${listen}"\n${token ? `token_file = "${tokenFile}"\n` : ''}
-[[service]]\nname = "kyc"\ntarget = "kyc.requests"\ndead_letter = "kyc.dead-letter"\ncapacity = 1000\ncycle = "1s"\nclient_from = ["header:client-id"]\n[[service.source]]\ntopic = "loans"\n${tables}`,
-  );
+  const tables = clients.map((name) => `[service.client.${JSON.stringify(name)}]`);
+  const lines = [
+    '[kafka]', 'bootstrap_servers = "127.0.0.1:1"', '[admin]', `listen = "${listen}"`,
+    token ? `token_file = "${tokenFile}"` : '', '[[service]]', 'name = "kyc"', 'target = "kyc.requests"',
+    'dead_letter = "kyc.dead-letter"', 'capacity = 1000', 'cycle = "1s"', 'client_from = ["header:client-id"]',
+    '[[service.source]]', 'topic = "loans"', ...tables,
+  ];
+  fs.writeFileSync(file, lines.join('\n'));
   return ['run', '--config', file];
 }
 
@@ -220,9 +222,9 @@ test(
     await page.goBack();
     await until('the service again', () => page.$('.flow'));
     if (process.env.WATERMASTER_TEST_PICTURE) {
-      const picture = await open(`${DEMO}#/s/kyc`, { width: 1280, height: 860 });
+      const picture = await open(`${DEMO}#/s/kyc`, { width: 1120, height: 1220 });
       await live(picture);
-      await until('a backlog in the picture', async () => numbers(await tile(picture, 'Delayed'))[0] > 2500);
+      await until('a backlog in the picture', async () => numbers(await tile(picture, 'Delayed'))[0] > 3500);
       await picture.screenshot({ path: process.env.WATERMASTER_TEST_PICTURE });
       await close(picture);
     }

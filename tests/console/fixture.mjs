@@ -145,7 +145,13 @@ export async function serve(names, policy) {
     } else if (pathname === '/v1/now') json({ services: [{ samples: [sample(Date.now())], now }] });
     else if (pathname === '/v1/config') json({ hash: '', config });
     else if (pathname === '/v1/changes') json({ changes: [change] });
-    else if (pathname.endsWith('/events')) {
+    else if (pathname.endsWith('/rules/changes')) {
+      json({ changes: [{ at: change.at, by: names[0], name: names[0], etag: '1', rule: null }] });
+    } else if (pathname.endsWith('/explain')) {
+      const rule = { name: names[0], origin: 'file', priority: 0, value: '1' };
+      const field = { field: 'weight', value: '1', rule, why: names[0], losers: [] };
+      json({ at: change.at, client: names[0], group: null, fields: [field], of_group: [], of_service: [] });
+    } else if (pathname.endsWith('/events')) {
       answer.writeHead(200, { 'content-type': 'text/event-stream' });
       const tell = (samples, changed) => answer.write(`data: ${JSON.stringify({ samples, now: changed })}\n\n`);
       tell(

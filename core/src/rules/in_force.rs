@@ -1,9 +1,10 @@
 //! The policy that rules make of the one of the configuration.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::{sync::Arc, time::Duration};
 
 use super::{Field, FieldDecision};
+use crate::allocator::{AllocationParams, Claim, Credit, GroupClaim, LevelAllocator, LevelClaims, Wants};
 use crate::policy::{ClientPolicy, GroupPolicy, Limit, Policy};
 use crate::units::Weight;
 
@@ -103,6 +104,44 @@ impl Policy {
             max_delay: rules.decide(|rule| rule.effects.max_delay),
             expire_before_ms: rules.decide(|rule| rule.effects.expire_before_ms).max(of_group),
         })
+    }
+
+    /// The grants of clients with these wants, in their order, as the allocation of a cycle without credits gives them.
+    pub fn grants(&self, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
+        let listed: HashMap<&str, Weight> =
+            self.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
+        let names: Vec<Arc<str>> = self.group_names().collect();
+        let mut groups = vec![GroupClaim::default(); names.len()];
+        let mut places = Vec::new();
+        let mut claims = Vec::new();
+        for (name, wants) in wants {
+            let (group, listed) = (self.group_of(name), listed.get(&**name).copied());
+            let effects = self.effects_on(name);
+            let is_held = effects.as_ref().is_some_and(|effects| effects.hold)
+                || group.is_some_and(|group| self.groups[group].hold);
+            let weight = effects.map(|effects| effects.weight).or(listed).unwrap_or(Weight::ONE).thousandths();
+            let place = self.place(group, listed.is_some());
+            if place == Some(0) {
+                groups[0].weight = (groups[0].weight + weight).min(self.unlisted_weight.thousandths());
+            }
+            places.push(place);
+            let wants = Wants::Records(if is_held { 0 } else { *wants });
+            claims.push(Claim { weight, wants, credit: Credit::default() });
+        }
+        for (claim, group) in groups.iter_mut().skip(1).zip(&self.groups) {
+            claim.weight = group.weight.thousandths();
+        }
+        let params = AllocationParams { capacity: self.capacity, reservation: self.reservation, lending: self.lending };
+        let levels = LevelClaims {
+            clients: &claims,
+            group_of: |client: usize| places[client],
+            name_of: |client: usize| &*wants[client].0,
+            groups: &groups,
+            group_name_of: |group: usize| &*names[group],
+        };
+        let (mut grants, mut of_groups) = (Vec::new(), Vec::new());
+        LevelAllocator::default().allocate(&params, &levels, &mut grants, &mut of_groups);
+        grants.into_iter().map(|grant| grant.records).collect()
     }
 
     /// The capacity that a rule sets.

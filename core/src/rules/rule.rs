@@ -53,7 +53,7 @@ pub enum Target {
 
 impl Target {
     /// Returns whether a pattern of the target matches this client, in whatever group it is.
-    pub(super) fn names_client(&self, client: &str) -> bool {
+    pub fn names_client(&self, client: &str) -> bool {
         matches!(self, Target::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
     }
 

@@ -42,7 +42,7 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
         let pattern = source.optional("topic_pattern", |text| values::topic_pattern(text).map(|_| text.to_owned()));
         claim(&mut patterns, &source, "topic_pattern", pattern.flatten(), "each pattern only once");
     }
-    let mut ledgers = BTreeMap::new();
+    let (mut ledgers, mut rules) = (BTreeMap::new(), BTreeMap::new());
     for service in services {
         let (mut uses, ledger) = (BTreeMap::new(), service.text("dead_letter", values::topic));
         for (section, key, topic) in outputs(service, kafka) {
@@ -59,6 +59,11 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
             if other != key {
                 section.refuse(key, format!("is {topic:?}, which is the {other} too"), "a topic of its own");
             }
+            if let Some(other) =
+                (key == "rules_topic").then(|| rules.insert(topic.clone(), service.path.clone())).flatten()
+            {
+                section.refuse(key, format!("is {topic:?}, which is that of {other} too"), "a topic of its own");
+            }
             if key == "dead_letter" && *ledgers.entry(topic.clone()).or_insert(ledger.clone()) != ledger {
                 let problem =
                     format!("is {topic:?}, where another service with a ledger of its own rejects records, too");
@@ -73,10 +78,11 @@ fn outputs<'a>(service: &Section<'a>, kafka: &Section<'_>) -> Vec<(Section<'a>, 
     const KEYS: [&str; 2] = ["target", "dead_letter"];
     let own = KEYS.map(|key| (service.clone(), key, service.text(key, values::topic)));
     let control = (service.clone(), "control_topic", service::control_topic(service, kafka));
+    let rules = (service.clone(), "rules_topic", service.optional("rules_topic", values::topic).flatten());
     let of_source =
         |source: Section<'a>| KEYS.map(|key| (source.clone(), key, source.optional(key, values::topic).flatten()));
     let of_sources = service.tables("source").into_iter().flat_map(of_source);
-    own.into_iter().chain([control]).chain(of_sources).collect()
+    own.into_iter().chain([control, rules]).chain(of_sources).collect()
 }
 
 /// A round must be short compared to every cycle: the window's limit holds to within one round.

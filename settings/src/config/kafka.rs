@@ -202,12 +202,18 @@ fn tokens(section: &Section<'_>) -> Option<Vec<AdminToken>> {
     let named = tables.iter().map(|table| {
         read_struct!(AdminToken {
             [table => role]
+            services: table.list("services", values::service_name).map(Option::unwrap_or_default),
             name: table.text("name", values::service_name),
             token: table.text("file", |path| token(table, "file", path)),
         })
     });
     let named: Vec<_> = named.collect();
-    let first = first?.map(|token| AdminToken { name: FIRST_TOKEN.to_owned(), role: Role::Operate, token });
+    let first = first?.map(|token| AdminToken {
+        name: FIRST_TOKEN.to_owned(),
+        role: Role::Operate,
+        services: Vec::new(),
+        token,
+    });
     let mut tokens: Vec<_> = first.into_iter().collect();
     for (table, named) in tables.iter().zip(named) {
         let named = named?;

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use watermaster_core::policy::{ClientPattern, Limit};
 use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
 use watermaster_core::units::Weight;
@@ -76,6 +77,54 @@ pub fn of_json(name: &str, body: &Map<String, Value>, most_capacity: u64) -> Res
     let reader = Reader::of_json(&schema::RULE_SCHEMA, &body, Path::new("request"));
     let rule = read(&reader.root(), Origin::RunTime, Some(most_capacity));
     Ok(reader.finish(rule)?.value)
+}
+
+/// Writes a rule as a request would.
+pub fn to_json(rule: &Rule) -> Value {
+    let moment = |ms: Option<i64>| {
+        let time = ms.and_then(|ms| u64::try_from(ms).ok()).map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+        time.map(|time| humantime::format_rfc3339(time).to_string())
+    };
+    let texts = |patterns: &[ClientPattern]| patterns.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let limit = |RuleLimit { limit, scales }: &RuleLimit| {
+        let per = humantime::format_duration(limit.per).to_string();
+        let limit = json!({ "rate": limit.rate, "per": per, "burst": limit.burst });
+        if *scales { merged(limit, json!({ "scale": "weight" })) } else { limit }
+    };
+    let target = match &rule.target {
+        Target::Clients { patterns, in_groups } => {
+            json!({ "clients": texts(patterns), "in_groups": in_groups.as_deref().map(texts) })
+        }
+        Target::Groups(patterns) => json!({ "groups": texts(patterns) }),
+        Target::Service => json!({ "service": true }),
+    };
+    let effects = &rule.effects;
+    let rest = json!({
+        "priority": Some(rule.priority).filter(|priority| *priority != 0),
+        "from": moment(rule.from_ms),
+        "until": moment(rule.until_ms),
+        "disabled": Some(true).filter(|_| rule.disabled),
+        "note": Some(&rule.note).filter(|note| !note.is_empty()),
+        "weight": effects.weight.map(|weight| weight.thousandths() as f64 / 1_000.0),
+        "limits": effects.limits.as_ref().map(|limits| limits.iter().map(limit).collect::<Vec<_>>()),
+        "max_delay": effects.max_delay.map(|delay| humantime::format_duration(delay).to_string()),
+        "hold": effects.hold,
+        "expire_before": moment(effects.expire_before_ms),
+        "group": effects.group,
+        "capacity": effects.capacity,
+        "enforce": effects.enforce,
+        "pace": effects.pace_observes.map(|_| "observe"),
+    });
+    merged(target, rest)
+}
+
+/// Returns the fields of two objects that are set.
+fn merged(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+        one.retain(|_, value| !value.is_null());
+    }
+    one
 }
 
 /// Reads one rule.

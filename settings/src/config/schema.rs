@@ -175,6 +175,7 @@ const ADMIN_TOKEN: &[Key] = &[
     reloaded_key("name", Kind::Text("1 to 64 letters, digits, dashes or underscores"), Required),
     reloaded_key("file", TOKEN_FILE, Required),
     reloaded_key("role", Choice(Role::VARIANTS), Required),
+    reloaded_key("services", Texts("a list of one or more names of services"), Unset),
 ];
 
 const LOG: &[Key] = &[key("format", Choice(LogFormat::VARIANTS), Text("auto"))];
@@ -211,7 +212,8 @@ const SERVICE: &[Key] = &[
     key("group_from", PLACES, Unset),
     key("consumer_group", CONSUMER_GROUP, Unset),
     reloaded_key("max_open", Count(1, MAX_CAPACITY), Unset),
-    reloaded_key("rules_max_capacity", Count(1, MAX_CAPACITY), Derived("the capacity, or the ceiling of pace")),
+    key("rules_topic", TOPIC, Unset),
+    reloaded_key("rules_max_capacity", Count(1, MAX_CAPACITY), Unset),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     key("redrive_key_file", TOKEN_FILE, Unset),

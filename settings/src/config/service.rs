@@ -63,6 +63,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
         max_open: pace::max_open(section),
+        rules_topic: section.optional("rules_topic", values::topic),
         rules_max_capacity: rules_max_capacity(section, section.get("capacity")),
         pace: pace::pace(section),
         policy: policy(section, kafka),
@@ -125,7 +126,7 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
 fn rules_max_capacity(section: &Section<'_>, capacity: Option<u64>) -> Option<u64> {
     let pace = section.table("pace");
     let ceiling = if pace.is_written() { pace.optional_value::<u64>("ceiling").flatten() } else { None };
-    section.derived("rules_max_capacity", capacity.max(ceiling))
+    section.optional_value("rules_max_capacity")?.or(capacity.max(ceiling))
 }
 
 /// Checks the capacity against its fence: a digit too many would admit ten times as much within seconds.

@@ -48,7 +48,8 @@ async function ask(path, options = {}) {
     const response = await fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit' });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    if (response.status !== 401) throw new Refusal(response.status, body.error ?? `status ${response.status}`);
+    const { status } = response;
+    if (status !== 401) throw new Refusal(status, body.message ?? body.error ?? `status ${status}`);
     if (token === sessionStorage.getItem(TOKEN)) {
       sessionStorage.removeItem(TOKEN);
       const why = token ? 'This instance refused the token.' : 'This instance shows its figures only with a token.';

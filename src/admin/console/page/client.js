@@ -41,6 +41,15 @@ function settingsTable(rows) {
   return table(['Key', 'Value', 'Written in', 'Meaning'], h('tbody', {}, rows.map(row)));
 }
 
+/** Makes the table of fields with the rule that decides each. */
+function rulesTable({ fields, of_group: ofGroup, of_service: ofService }) {
+  const row = ({ field, value, rule, why }) => h('tr', {},
+    h('th', { scope: 'row' }, h('span', { class: 'code' }, field)),
+    [value, rule?.name ?? 'none', why].map((text) => h('td', {}, h('bdi', {}, text))));
+  const rows = [...fields, ...ofGroup, ...ofService].map(row);
+  return table(['Field', 'Value', 'Rule', 'Why this one'], h('tbody', {}, rows));
+}
+
 function figures(client, now) {
   const { cycle_seconds: cycle, capacity, enforce } = now;
   const decided = enforce ? client : client.shadow;
@@ -85,6 +94,7 @@ function nextAdmission({ next_admission_seconds: next, backlog }, { mode, cycle_
 export function clientView(service, name) {
   const body = h('div', {});
   const rejected = h('div', {});
+  const rules = h('div', {});
   const origin = h('div', {});
   const palette = new Palette();
   const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
@@ -97,13 +107,15 @@ export function clientView(service, name) {
     rejected.replaceChildren(reasons(service.now.enforce ? detail.rejected : detail.shadow.rejected));
   };
   const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
+  get(`${service.path}/explain?${new URLSearchParams({ client: name })}`)
+    .then((explained) => rules.replaceChildren(rulesTable(explained)), () => {});
   get('/v1/config?origins=true')
     .then(({ config }) => origin.replaceChildren(settingsTable(settings(config, service.name, name))), () => {});
   const element = h('div', {},
     h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)), h('h1', {}, id(name)),
     h('div', { class: 'pair' }, card('Now', body),
       h('div', {}, admitted.element, delayed.element, card('Rejected, by reason', rejected))),
-    card('Where its values come from', origin));
+    card('Which rule decides', rules), card('Where its values are written', origin));
   function show({ samples, now }) {
     // Only those clients are in the samples that were admitted most.
     const own = (sample) => ({ ...sample, clients: sample.clients.filter(([client]) => client === name) });

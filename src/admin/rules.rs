@@ -1,0 +1,438 @@
+//! The rules of a service: those in force, and changes of the rules of run time.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tracing::{info, warn};
+use watermaster_api::{ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView};
+use watermaster_core::policy::Policy;
+use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
+use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
+use watermaster_core::rules::{Origin, Rule, Target};
+use watermaster_settings::config::{instant, rule_of_json};
+use watermaster_settings::{Role, Service};
+
+use super::{Caller, Served, find, refusal};
+use crate::clock;
+use crate::rules::{KnownRule, RuleRequest, RulesOrder, with_run_time};
+use crate::services::ServiceHandle;
+
+/// The most rules on a page, and the most clients of a dry run.
+const MAX_RULES: usize = 1_000;
+const MAX_CLIENTS: usize = 100;
+/// The longest wait for a change, beyond the time that the thread gives it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// The most bytes of a request's body.
+pub(super) const MAX_BODY_BYTES: usize = MAX_RULE_BYTES;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RulesQuery {
+    origin: Option<String>,
+    state: Option<String>,
+    client: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeQuery {
+    #[serde(default)]
+    dry_run: bool,
+    at: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainQuery {
+    client: Option<String>,
+    group: Option<String>,
+    at: Option<String>,
+}
+
+/// A refusal: a word for programs, and a sentence for people.
+fn refused(status: StatusCode, code: &str, message: impl Into<String>) -> Response {
+    refusal(status, json!({ "error": code, "message": message.into() }))
+}
+
+fn bad_question(message: &str) -> Response {
+    refused(StatusCode::BAD_REQUEST, "bad_request", message)
+}
+
+/// The service with this name, its handle and its policy with all rules.
+fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle, Policy), Box<Response>> {
+    let handle = find(&served.state, name)?;
+    let running = served.state.configuration.running();
+    let found = running.into_iter().find(|(service, _)| service.name == name);
+    let (service, _) = found.ok_or_else(|| Box::new(refused(StatusCode::NOT_FOUND, "not_found", "no such service")))?;
+    let policy = with_run_time(&service.policy, &handle.rules.rules());
+    Ok((service, handle, policy))
+}
+
+/// Answers with the rules, in the order of their names.
+pub(super) async fn list(
+    State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
+    query: Result<Query<RulesQuery>, QueryRejection>,
+) -> Response {
+    let (Ok(Path(name)), Ok(Query(query))) = (path, query) else {
+        return bad_question("allowed: origin, state, client, after, limit");
+    };
+    let limit = query.limit.unwrap_or(MAX_RULES);
+    if !(1..=MAX_RULES).contains(&limit) {
+        return bad_question(&format!("limit is 1 to {MAX_RULES}"));
+    }
+    let (service, handle, _) = match service_of(&served, &name) {
+        Ok(found) => found,
+        Err(unknown) => return *unknown,
+    };
+    let mut rules = views(&service, &handle);
+    let after = query.after.unwrap_or_default();
+    let matches = |rule: &RuleView| {
+        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
+        let names = |client: &str| {
+            let parsed = rule.rule.as_object().and_then(|body| rule_of_json(&rule.name, body, u64::MAX).ok());
+            parsed.is_some_and(|rule| rule.target.names_client(client))
+        };
+        is(&query.origin, &rule.origin) && is(&query.state, &rule.state) && query.client.as_deref().is_none_or(names)
+    };
+    rules.retain(|rule| *rule.name > *after && matches(rule));
+    let more = rules.len() > limit;
+    rules.truncate(limit);
+    let next = rules.last().filter(|_| more).map(|rule| rule.name.clone());
+    let age_seconds = handle.rules.age().map(|age| age.as_secs_f64());
+    Json(RulesView { service: name, age_seconds, rules, next }).into_response()
+}
+
+/// The rules of the file and those of run time, in the order of their names.
+fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
+    let now = clock::wall_ms();
+    let known = handle.rules.known();
+    let of_file = service.policy.rules.iter().filter(|rule| !rule.is_table()).map(|rule| {
+        let state = if known.rules.contains_key(&rule.name) { "replaced" } else { state_of(rule, now) };
+        RuleView {
+            name: rule.name.to_string(),
+            origin: "file".into(),
+            state: state.into(),
+            etag: "file".to_owned(),
+            by: None,
+            at: None,
+            rule: watermaster_settings::config::rule_to_json(rule),
+            warnings: Vec::new(),
+        }
+    });
+    let of_run_time = known.rules.iter().map(|(name, rule)| run_time_view(name, rule, now));
+    let mut all: Vec<RuleView> = of_file.chain(of_run_time).collect();
+    all.sort_by(|one, other| (&one.name, &one.origin).cmp(&(&other.name, &other.origin)));
+    all
+}
+
+fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
+    let state = known.rule.as_ref().map_or("not_understood", |rule| state_of(rule, now));
+    RuleView {
+        name: name.to_owned(),
+        origin: "run_time".into(),
+        state: state.into(),
+        etag: known.version.to_string(),
+        by: Some(known.by.to_string()),
+        at: Some(shown(known.at_ms)),
+        rule: serde_json::from_str(&known.body).unwrap_or_default(),
+        warnings: known.rule.as_ref().err().cloned().into_iter().collect(),
+    }
+}
+
+fn state_of(rule: &Rule, now: i64) -> &'static str {
+    match rule {
+        _ if rule.disabled => "disabled",
+        Rule { from_ms: Some(from), .. } if now < *from => "not_yet",
+        Rule { until_ms: Some(until), .. } if now >= *until => "expired",
+        _ => "in_force",
+    }
+}
+
+fn shown(ms: u64) -> String {
+    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)).to_string()
+}
+
+/// Answers with one rule: that of run time, if there is one.
+pub(super) async fn one(
+    State(served): State<Arc<Served>>, path: Result<Path<(String, String)>, PathRejection>, headers: HeaderMap,
+) -> Response {
+    let Ok(Path((service, name))) = path else { return bad_question("the path is not UTF-8") };
+    let (service, handle, _) = match service_of(&served, &service) {
+        Ok(found) => found,
+        Err(unknown) => return *unknown,
+    };
+    let found = views(&service, &handle).into_iter().filter(|rule| rule.name == name).next_back();
+    let Some(rule) = found else { return refused(StatusCode::NOT_FOUND, "not_found", format!("no rule {name:?}")) };
+    let etag = format!("\"{}\"", rule.etag);
+    if headers.get(header::IF_NONE_MATCH).is_some_and(|stated| *stated == *etag) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response();
+    }
+    ([(header::ETAG, etag)], Json(rule)).into_response()
+}
+
+/// Answers with the last changes.
+pub(super) async fn changes(State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>) -> Response {
+    let Ok(Path(name)) = path else { return bad_question("the path is not UTF-8") };
+    match find(&served.state, &name) {
+        Ok(handle) => {
+            let changes = handle.rules.known().changes.iter().cloned().collect();
+            Json(RuleChangesView { changes }).into_response()
+        }
+        Err(unknown) => *unknown,
+    }
+}
+
+/// Answers which rule decides each field of a client, a group or the service.
+pub(super) async fn explain(
+    State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
+) -> Response {
+    let (Ok(Path(name)), Ok(Query(query))) = (path, query) else {
+        return bad_question("allowed: client, group, at");
+    };
+    let Ok(at) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
+    match service_of(&served, &name) {
+        Ok((_, _, policy)) => {
+            let policy = policy.at(at);
+            Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response()
+        }
+        Err(unknown) => *unknown,
+    }
+}
+
+const NO_TIME: &str = "at is a date and a time with an offset, such as 2026-07-03T00:00:00Z";
+
+fn at(text: Option<&str>) -> Result<i64, ()> {
+    text.map_or(Ok(clock::wall_ms()), |text| instant(text).map_err(drop))
+}
+
+/// The versions that a request states.
+fn precondition(headers: &HeaderMap) -> Option<Precondition> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let version = |text: &str| RuleVersion::parse(text.strip_prefix('"')?.strip_suffix('"')?);
+    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+        (Some("*"), None) => Some(Precondition::Present),
+        (Some(stated), None) => version(stated).map(Precondition::Version),
+        (None, Some("*")) => Some(Precondition::Absent),
+        _ => None,
+    }
+}
+
+/// Puts or deletes a rule, or tells what that would change.
+pub(super) async fn change(
+    State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>,
+    path: Result<Path<(String, String)>, PathRejection>, query: Result<Query<ChangeQuery>, QueryRejection>,
+    method: Method, headers: HeaderMap, body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let (Ok(Path((service_name, name))), Ok(Query(query))) = (path, query) else {
+        return bad_question("allowed: dry_run, at");
+    };
+    let Ok(now) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
+    let (service, handle, policy) = match service_of(&served, &service_name) {
+        Ok(found) => found,
+        Err(unknown) => return *unknown,
+    };
+    if service.rules_topic.is_none() && !query.dry_run {
+        let message = format!("service {service_name:?} has no rules_topic: its rules are those of the file");
+        return refused(StatusCode::CONFLICT, "rules_off", message);
+    }
+    if !caller.services.is_empty() && !caller.services.contains(&service_name) {
+        return refused(StatusCode::FORBIDDEN, "forbidden", "the token may not change rules of this service");
+    }
+    let rule = match (method == Method::DELETE, body) {
+        (true, _) => None,
+        (false, Ok(body)) => match parsed(&name, &headers, &body, &service) {
+            Ok(rule) => Some(rule),
+            Err(response) => return *response,
+        },
+        (false, Err(error)) => return refused(error.status(), "too_large", error.body_text()),
+    };
+    let former = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
+    let former = handle.rules.known().rules.get(&*name).and_then(|known| known.rule.clone().ok()).or(former);
+    let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == Target::Service);
+    let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
+    if (of_service(&parsed_rule) || of_service(&former)) && caller.role < Role::Operate && !query.dry_run {
+        return refused(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "a rule for the service takes a token with the role operate",
+        );
+    }
+    if query.dry_run {
+        let mut rules = handle.rules.rules();
+        rules.retain(|known| *known.name != *name);
+        rules.extend(parsed_rule);
+        let changed = with_run_time(&service.policy, &rules);
+        return Json(dry_run(&handle, &policy.at(now), &changed.at(now))).into_response();
+    }
+    if parsed_rule.as_ref().is_some_and(|rule| rule.until_ms.is_some_and(|until| until <= clock::wall_ms())) {
+        let body =
+            json!({ "error": "invalid", "message": "until is over: the rule would have no effect", "field": "until" });
+        return refusal(StatusCode::UNPROCESSABLE_ENTITY, body);
+    }
+    let Some(precondition) = precondition(&headers) else {
+        let message = "state If-Match: \"VERSION\" or *, or If-None-Match: *";
+        return refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message);
+    };
+    if rule.is_none() && former.as_ref().is_some_and(|rule| rule.origin == Origin::File) {
+        let message = "the rule is one of the file: put it with \"disabled\": true";
+        return refused(StatusCode::CONFLICT, "in_file", message);
+    }
+    let verb = if rule.is_some() { "put" } else { "delete" };
+    let (answer, outcome) = oneshot::channel();
+    let write = WriteRequest {
+        name: name.as_str().into(),
+        precondition,
+        rule: rule.map(|(_, text)| text),
+        by: caller.name.as_str().into(),
+        at: clock::since_epoch().as_millis() as u64,
+    };
+    let existed = handle.rules.known().rules.contains_key(&*name);
+    handle.rules.order(RulesOrder::Write(RuleRequest { write, answer }));
+    let outcome = match timeout(ANSWER_TIMEOUT, outcome).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Ok(WriteOutcome::NotSent),
+        Err(_) => Ok(WriteOutcome::Unknown),
+    };
+    let response = answered(&handle, &name, outcome, existed);
+    let (result, by) = (response.status().as_u16(), &caller.name);
+    info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
+    if !response.status().is_success() {
+        warn!(service = service_name, rule = name, verb, result, by, "a change of a rule was refused");
+    }
+    response
+}
+
+/// Reads the rule in a body, and its text.
+fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Result<(Rule, Box<str>), Box<Response>> {
+    let is_json =
+        headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !is_json {
+        let message = "the body is a rule in JSON: Content-Type: application/json";
+        return Err(Box::new(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message)));
+    }
+    let object: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+        Box::new(refused(StatusCode::BAD_REQUEST, "not_json", format!("the body is no object of JSON: {error}")))
+    })?;
+    let rule = rule_of_json(name, &object, service.rules_max_capacity).map_err(|errors| {
+        let errors = errors.to_json();
+        let body = json!({
+            "error": "invalid", "message": "the rule is refused; `errors` lists why",
+            "field": errors[0]["key"], "errors": errors,
+        });
+        Box::new(refusal(StatusCode::UNPROCESSABLE_ENTITY, body))
+    })?;
+    let text = serde_json::to_string(&object).unwrap_or_default();
+    Ok((rule, text.into()))
+}
+
+/// Answers with the outcome of a change.
+fn answered(
+    handle: &ServiceHandle, name: &str, outcome: Result<WriteOutcome, WriteRefusal>, existed: bool,
+) -> Response {
+    let outcome = match outcome {
+        Ok(WriteOutcome::Refused(refusal)) | Err(refusal) => Err(refusal),
+        Ok(outcome) => Ok(outcome),
+    };
+    let in_force = || {
+        let known = handle.rules.known();
+        known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()))
+    };
+    match outcome {
+        Ok(WriteOutcome::InForce(version)) => {
+            let etag = [(header::ETAG, format!("\"{version}\""))];
+            match in_force() {
+                None => (StatusCode::NO_CONTENT, etag).into_response(),
+                Some(view) if existed => (etag, Json(view)).into_response(),
+                Some(view) => (StatusCode::CREATED, etag, Json(view)).into_response(),
+            }
+        }
+        Ok(WriteOutcome::Unknown) => {
+            let message = "the outcome is unknown: the change may be in force, or come in force; ask again";
+            refused(StatusCode::GATEWAY_TIMEOUT, "unknown", message)
+        }
+        Ok(_) => refused(StatusCode::SERVICE_UNAVAILABLE, "not_sent", "the topic of the rules takes no record"),
+        Err(why @ (WriteRefusal::Changed { .. } | WriteRefusal::Missing)) => {
+            let body = json!({ "error": "changed", "message": why.to_string(), "in_force": in_force() });
+            refusal(StatusCode::PRECONDITION_FAILED, body)
+        }
+        Err(WriteRefusal::Busy) => {
+            let mut response = refused(StatusCode::TOO_MANY_REQUESTS, "busy", WriteRefusal::Busy.to_string());
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+            response
+        }
+        Err(WriteRefusal::Lost) => {
+            let message =
+                "records of the topic of the rules are gone; `watermaster rules accept-loss` goes on without them";
+            refused(StatusCode::CONFLICT, "log_lost", message)
+        }
+        Err(why @ WriteRefusal::TooMany(_)) => refused(StatusCode::CONFLICT, "too_many_rules", why.to_string()),
+        Err(why @ WriteRefusal::Unwritable(_)) => refused(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why.to_string()),
+        Err(why @ WriteRefusal::Reading) => refused(StatusCode::SERVICE_UNAVAILABLE, "reading", why.to_string()),
+    }
+}
+
+/// Goes on with what the topic of the rules has.
+pub(super) async fn accept_loss(
+    State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
+) -> Response {
+    let Ok(Path(name)) = path else { return bad_question("the path is not UTF-8") };
+    match find(&served.state, &name) {
+        Ok(handle) => {
+            handle.rules.order(RulesOrder::AcceptLoss);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(unknown) => *unknown,
+    }
+}
+
+/// Compares what holds for the known clients before and after a change. The grants are those of this instance's wants.
+fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
+    let snapshot = handle.cell.get();
+    let mut clients: Vec<(Arc<str>, u64)> =
+        snapshot.clients.iter().map(|client| (Arc::clone(&client.name), client.levels.wants)).collect();
+    clients.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+    let grants = [before, after].map(|policy| policy.grants(&clients));
+    let is_other = |name: &str| {
+        before.effects_on(name) != after.effects_on(name)
+            || before.group_of(name).map(|group| &before.groups[group])
+                != after.group_of(name).map(|group| &after.groups[group])
+    };
+    let mut changed = 0;
+    let mut shown = Vec::new();
+    for (place, (name, wants)) in clients.iter().enumerate() {
+        let [granted_before, granted_after] = [grants[0][place], grants[1][place]];
+        if !is_other(name) && granted_before == granted_after {
+            continue;
+        }
+        changed += 1;
+        if shown.len() < MAX_CLIENTS {
+            let fields = |policy| ExplainView::of(policy, Some(name), None).fields;
+            let [before, after] = [fields(before), fields(after)];
+            let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
+                one.iter().filter(|field| !other.contains(field)).cloned().collect()
+            };
+            shown.push(ClientEffect {
+                name: name.to_string(),
+                before: differ(&before, &after),
+                after: differ(&after, &before),
+                wants: *wants,
+                granted_before,
+                granted_after,
+            });
+        }
+    }
+    RuleDryRun { dry_run: true, changed, clients: shown, warnings: Vec::new() }
+}

@@ -1,0 +1,135 @@
+//! The rules of run time of one service, as the thread that follows their topic knows them: its API and the engine read
+//! them, and changes go the other way.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use watermaster_api::RuleChangeView;
+use watermaster_core::policy::Policy;
+use watermaster_core::rules::log::record::RuleVersion;
+use watermaster_core::rules::log::{WriteOutcome, WriteRefusal, WriteRequest};
+use watermaster_core::rules::{Rule, Rules};
+
+/// The number of changes that are kept.
+const KEPT_CHANGES: usize = 1_000;
+
+/// One rule of run time.
+#[derive(Debug, Clone)]
+pub struct KnownRule {
+    pub version: RuleVersion,
+    pub by: Box<str>,
+    /// The time of the change, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The rule as it was written, in JSON.
+    pub body: Box<str>,
+    /// The rule, or why this program does not understand it. Then it has no effect here.
+    pub rule: Result<Rule, String>,
+}
+
+/// The topic of the rules, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogState {
+    /// There is no topic, or nothing of it was read.
+    #[default]
+    Unknown,
+    Known,
+    /// Records of the topic are gone. The rules stay in force, and can't be changed.
+    Lost,
+}
+
+/// The rules that are known.
+#[derive(Debug, Default)]
+pub struct KnownRules {
+    pub state: LogState,
+    /// All records below this offset were read, the last time then.
+    pub read_offset: u64,
+    pub read_at: Option<Instant>,
+    /// The sum over names and versions: equal for instances that have read equally far.
+    pub sum: u64,
+    pub rules: BTreeMap<Arc<str>, KnownRule>,
+    /// The last changes, the newest first.
+    pub changes: VecDeque<RuleChangeView>,
+    /// The number of changes by verb and result.
+    pub counts: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+impl KnownRules {
+    pub(crate) fn note_change(&mut self, change: RuleChangeView) {
+        self.changes.push_front(change);
+        self.changes.truncate(KEPT_CHANGES);
+    }
+}
+
+/// The answer to a change.
+pub type WriteAnswer = Result<WriteOutcome, WriteRefusal>;
+
+/// A change that the API asks for.
+pub struct RuleRequest {
+    pub write: WriteRequest,
+    pub answer: oneshot::Sender<WriteAnswer>,
+}
+
+/// Something that the API asks of the thread.
+pub enum RulesOrder {
+    Write(RuleRequest),
+    AcceptLoss,
+}
+
+/// The place where the thread, the API and the engine of a service meet.
+#[derive(Debug)]
+pub struct RulesCell {
+    known: Mutex<KnownRules>,
+    orders: Mutex<Sender<RulesOrder>>,
+    /// The other end, until a thread takes it.
+    taken: Mutex<Option<Receiver<RulesOrder>>>,
+}
+
+impl Default for RulesCell {
+    fn default() -> RulesCell {
+        let (orders, taken) = mpsc::channel();
+        RulesCell { known: Mutex::default(), orders: Mutex::new(orders), taken: Mutex::new(Some(taken)) }
+    }
+}
+
+impl RulesCell {
+    pub fn known(&self) -> MutexGuard<'_, KnownRules> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an order to the thread. Without one, the order waits for the next thread.
+    pub fn order(&self, order: RulesOrder) {
+        let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+    }
+
+    /// Takes the end at which orders arrive. The former thread's is replaced.
+    pub fn receiver(&self) -> Receiver<RulesOrder> {
+        let waiting = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        waiting.unwrap_or_else(|| {
+            let (orders, taken) = mpsc::channel();
+            *self.orders.lock().unwrap_or_else(PoisonError::into_inner) = orders;
+            taken
+        })
+    }
+
+    /// The rules of run time that this program understands.
+    pub fn rules(&self) -> Vec<Rule> {
+        self.known().rules.values().filter_map(|known| known.rule.as_ref().ok().cloned()).collect()
+    }
+
+    /// The time since which nothing of the topic was read.
+    pub fn age(&self) -> Option<Duration> {
+        self.known().read_at.map(|at| at.elapsed())
+    }
+}
+
+/// Returns a policy of the configuration with the rules of run time beside its own.
+pub fn with_run_time(configured: &Policy, rules: &[Rule]) -> Policy {
+    if rules.is_empty() {
+        return configured.clone();
+    }
+    let all = configured.rules.iter().chain(rules).cloned().collect();
+    Policy { rules: Arc::new(Rules::new(all)), ..configured.clone() }
+}
