@@ -112,7 +112,8 @@ impl Recorder {
     /// Returns the last sample and the present state of each service, as JSON.
     pub fn newest(&self) -> String {
         let services = self.services();
-        let services = services.values().map(|one| data(one.samples.back(), &text(&one.now)));
+        let known = services.values().filter(|one| !one.samples.is_empty());
+        let services = known.map(|one| data(one.samples.back(), &text(&one.now)));
         format!("{{\"services\":[{}]}}", services.collect::<Vec<_>>().join(","))
     }
 

@@ -354,6 +354,18 @@ fn open_pages_do_not_delay_the_end() {
     assert!(page.next().is_none(), "the answer ends, not the connection alone");
 }
 
+/// A page may come before the first look.
+#[test]
+fn nothing_is_told_of_a_service_before_the_first_look() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let mut page = server.page("");
+    assert_eq!(page.next().unwrap(), json!({ "samples": [], "now": {} }));
+    assert_eq!(server.json("/v1/now"), (200, json!({ "services": [] })));
+    server.show(snapshot());
+    server.look(1);
+    assert_eq!(page.next().unwrap()["now"]["capacity"], 100, "then all of it is new");
+}
+
 #[test]
 fn an_unknown_service_has_no_events() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
