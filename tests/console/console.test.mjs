@@ -223,7 +223,7 @@ test(
     await page.goBack();
     await until('the service again', () => page.$('.flow'));
     if (process.env.WATERMASTER_TEST_PICTURE) {
-      const picture = await open(`${url}#/s/kyc`, { width: 1120, height: 1220 });
+      const picture = await open(`${url}#/s/kyc`, { width: 1240, height: 1200 });
       await live(picture);
       await until('a backlog in the picture', async () => numbers(await tile(picture, 'Delayed'))[0] > 3500);
       await picture.screenshot({ path: process.env.WATERMASTER_TEST_PICTURE });

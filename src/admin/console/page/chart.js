@@ -130,7 +130,8 @@ export class Chart {
       const steps = shown.map((at) => `${x(times[at]).toFixed(1)},${y(line.values[at]).toFixed(1)}`);
       paths.push(svg('path', { class: 'limit', d: `M${steps.join('L')}` }));
     }
-    this.#plot.replaceChildren(...paths);
+    const base = svg('line', { class: 'base', x1: MARGIN.left, x2: width - MARGIN.right, y1: y(0), y2: y(0) });
+    this.#plot.replaceChildren(...paths, base);
     const lines = heights.map((value) => [
       svg('line', { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }),
       svg('text', { x: MARGIN.left - 6, y: y(value) + 4, 'text-anchor': 'end' }, count(value)),
