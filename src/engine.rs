@@ -28,6 +28,7 @@ mod suspended;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -36,6 +37,7 @@ use watermaster_core::throttle::{OpenRoom, Throttle};
 use watermaster_core::units::Time;
 
 use crate::clock::{self, Clock};
+use crate::rules::{LogState, RulesCell};
 use crate::services::{Inbox, OpenCell};
 use crate::{heartbeat::Heartbeat, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
@@ -63,6 +65,8 @@ const MAX_UNTIMED_BYTES: usize = 1 << 20;
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+/// The interval between two looks for the rules of run time, at the start.
+const RULES_INTERVAL: Duration = Duration::from_millis(50);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The parameters of an engine.
@@ -78,6 +82,8 @@ pub struct Job {
     /// Holds the next policy and sources.
     pub inbox: Arc<Inbox>,
     pub open: Arc<OpenCell>,
+    /// The rules of run time, if the service has any.
+    pub rules: Arc<RulesCell>,
     /// Set from outside: finish the round and leave.
     pub shutdown: Arc<AtomicBool>,
 }
@@ -90,6 +96,7 @@ pub fn run(job: Job) -> Result<(), EngineError> {
 }
 
 fn operate(job: &Job) -> Result<(), EngineError> {
+    wait_for_rules(job);
     let mut state = EngineState::new(job).map_err(|cause| error::stop(job, cause))?;
     if job.shutdown.load(Ordering::Relaxed) {
         return Ok(());
@@ -111,6 +118,16 @@ fn operate(job: &Job) -> Result<(), EngineError> {
             LoopEnd::Drained => return Ok(()),
             LoopEnd::RecreateConsumer => {}
         }
+    }
+}
+
+/// Waits until the rules of run time are known: without them, an instance that starts would admit what they forbid.
+fn wait_for_rules(job: &Job) {
+    let Some(topic) = &job.service.rules_topic else { return };
+    while job.rules.known().state == LogState::Unknown && !job.shutdown.load(Ordering::Relaxed) {
+        job.cell.show_trouble(format!("waiting for the rules in {topic}"));
+        job.heartbeat.beat(Instant::now());
+        thread::sleep(RULES_INTERVAL);
     }
 }
 
@@ -149,6 +166,7 @@ impl EngineState {
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
         let mut policy = PolicyInForce::new(job.service.policy.clone(), clock::wall_ms());
+        policy.take_run_time(job.rules.rules());
         let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.
         throttle.handle_open_room(job.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));

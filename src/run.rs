@@ -11,6 +11,7 @@ mod http;
 mod observer;
 mod open;
 mod pace;
+mod rules;
 mod signals;
 mod target;
 mod watch;

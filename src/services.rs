@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use watermaster_api::ClientGroupView;
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::Rule;
 use watermaster_core::throttle::OpenRoom;
@@ -176,8 +177,8 @@ pub struct ServiceHandle {
 }
 
 impl ServiceHandle {
-    /// Makes the handle of an engine that is about to start. Its snapshot has every client and every source, at 0, so
-    /// that their metrics exist from the start on.
+    /// Makes the handle of an engine that is about to start. Its snapshot has every client, every group and every
+    /// source, at 0, so that their metrics exist from the start on.
     pub fn new(service: &Service) -> ServiceHandle {
         let client =
             |name: &String| ClientSnapshot { name: name.as_str().into(), configured: true, ..Default::default() };
@@ -185,6 +186,10 @@ impl ServiceHandle {
         let mut snapshot = ServiceSnapshot::new(&service.name, &service.policy);
         snapshot.figures.trouble = Some(STARTING.to_owned());
         snapshot.clients = service.policy.clients.iter().map(|configured| client(&configured.name)).collect();
+        let group = |name: &str| ClientGroupView { name: name.to_owned(), ..ClientGroupView::default() };
+        let named = service.policy.groups.iter().map(|group| group.name.as_str());
+        let unlisted = service.policy.lists_any().then_some("");
+        snapshot.throttle.groups = unlisted.into_iter().chain(named).map(group).collect();
         let retention = service.sources.iter().map(|source| (source.topic.clone(), Duration::ZERO));
         snapshot.sources.retention = retention.collect();
         cell.set(snapshot);

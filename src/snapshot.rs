@@ -201,6 +201,8 @@ pub type Unread = HashMap<String, u64>;
 #[derive(Debug, Clone, Default)]
 pub struct ClientSnapshot {
     pub name: Arc<str>,
+    /// The configured group that the client is in, with `/` behind its name.
+    pub group: Option<Arc<str>>,
     pub configured: bool,
     pub levels: Levels,
     /// The decisions that were carried out.
@@ -276,6 +278,12 @@ impl ClientSnapshot {
             if policy.enforce { (waiting + unread, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),
+            group: throttle
+                .clients()
+                .group_of(client)
+                .map(|group| &group.name)
+                .filter(|name| !name.is_empty())
+                .cloned(),
             configured: client.configured,
             levels: Levels {
                 wants: client.wants().max(client.last_wants),

@@ -134,6 +134,7 @@ impl Bench {
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
             inbox: Arc::default(),
             open: Arc::default(),
+            rules: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }

@@ -116,7 +116,7 @@ pub struct ServiceView {
 }
 
 /// A group of clients, which have one share together.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ClientGroupView {
     /// The group's name; empty for the clients that are not configured.
     pub name: String,
@@ -228,6 +228,9 @@ pub struct MemberView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientView {
     pub name: String,
+    /// The group that the client is in; missing if it is in none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     pub wants: u64,
     pub default_share: f64,
     pub granted: u64,

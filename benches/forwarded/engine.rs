@@ -149,6 +149,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
         inbox,
         open: Arc::default(),
+        rules: Arc::default(),
         shutdown: Arc::clone(&shutdown),
     };
     let watcher = thread::spawn(move || {

@@ -24,8 +24,9 @@ pub use log::SeatLog;
 pub use log::SeatLogError;
 #[cfg(feature = "failpoints")]
 pub use planted::PlantedSeatLog as SeatLog;
+pub(crate) use reader::{LogReader, LogRecord, Next};
 pub(crate) use topic::{COMPACTION_LAG, MAX_MESSAGE_BYTES, MORE_SETTINGS, REQUIRED_SETTINGS};
-pub use topic::{ControlTopicError, EnsuredTopic, ensure_topic};
+pub use topic::{ControlTopicError, EnsuredTopic, ensure_rules_topic, ensure_topic};
 
 /// The end of the `client.id`, by which brokers' logs, quotas and metrics tell the control log's clients from others.
 const CLIENT_ID_SUFFIX: &str = ".control";

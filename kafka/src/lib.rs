@@ -44,6 +44,7 @@ pub mod producer;
 pub mod record;
 pub mod redrive;
 mod refusal;
+pub mod rules_log;
 pub mod source_log;
 pub mod topics;
 

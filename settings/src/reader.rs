@@ -110,10 +110,31 @@ impl Reader {
 
     /// Takes the values of an object of JSON, which came from `path`.
     pub fn of_json(schema: &'static Schema, object: &Map<String, Value>, path: &Path) -> Reader {
+        Reader::of_table(schema, tree::of_json(object, path), path)
+    }
+
+    /// Takes each table of the list `list` of the `[[service]]` with this name, in a file of which nothing else matters.
+    ///
+    /// # Errors
+    /// Fails when the text is not TOML.
+    pub fn of_service(
+        schema: &'static Schema, text: &str, path: &Path, service: &str, list: &str,
+    ) -> Result<Vec<Reader>, ConfigErrors> {
+        let root = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
+        let tables = |table: &tree::Table, name: &str| match table.get(name).map(|node| &node.content) {
+            Some(tree::NodeContent::List(items)) => items.iter().filter_map(|item| item.as_table().cloned()).collect(),
+            _ => Vec::new(),
+        };
+        let named = |one: &tree::Table| one.get("name").and_then(|name| name.as_text()) == Some(service);
+        let found = tables(&root, "service").into_iter().filter(named);
+        Ok(found.flat_map(|one| tables(&one, list)).map(|table| Reader::of_table(schema, table, path)).collect())
+    }
+
+    fn of_table(schema: &'static Schema, root: tree::Table, path: &Path) -> Reader {
         Reader {
             schema,
             path: path.to_owned(),
-            root: tree::of_json(object, path),
+            root,
             unread: Vec::new(),
             errors: RefCell::default(),
             warnings: RefCell::default(),

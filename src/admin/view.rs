@@ -53,6 +53,7 @@ fn client(client: &ClientSnapshot) -> ClientView {
     let Levels { wants, default_share, granted, backlog, shadow_backlog, oldest_seconds, .. } = *levels;
     ClientView {
         name: client.name.to_string(),
+        group: client.group.as_ref().map(|group| group.trim_end_matches('/').to_owned()),
         wants,
         default_share,
         granted,

@@ -21,8 +21,8 @@ Examples:
   watermaster reload --token-file token
   watermaster reload --url http://10.0.0.7:9464 --token-file token
 
-Exits with 78 if the instance refuses the token, or the new configuration: the one in force stays. Without --url,
-the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
+Exits with 78 if the instance refuses the token, or the new configuration: the one in force stays.
+Without --url, the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
 
 #[derive(Debug, Args)]
 #[command(after_help = HEALTH_EXAMPLES)]

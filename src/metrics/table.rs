@@ -16,7 +16,7 @@ mod samples;
 pub use kind::{MetricKind, Unit};
 use samples::{
     by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    past_changes, phases, put_delays, put_one_of, put_pace, retention, target_lag,
+    past_changes, phases, put_delays, put_groups, put_one_of, put_pace, retention, target_lag,
 };
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
@@ -123,6 +123,12 @@ metrics! {
     "watermaster_default_share_units" Gauge Records ["service" "client"]
         "The client's share of the capacity by weight alone."
         Client |c, out| out.put(c.levels.default_share);
+    "watermaster_client_group_granted_units" Gauge Records ["service" "group"]
+        "Records that the clients of the group may send in this cycle together; missing without groups."
+        Service |s, out| put_groups(s, out, |group| group.granted as f64);
+    "watermaster_client_group_default_share_units" Gauge Records ["service" "group"]
+        "The group's share of the capacity by weight alone; missing without groups."
+        Service |s, out| put_groups(s, out, |group| group.default_share);
     "watermaster_client_used_ratio" Gauge Ratio ["service" "client"]
         "The part of the capacity that the client's admissions in the last full cycle took; at most 1."
         Client |c, out| out.put(c.levels.used_ratio(c.capacity));

@@ -3,8 +3,9 @@ mod docs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use watermaster_api::ChangeView;
-use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
+use watermaster_api::{ChangeView, ClientGroupView};
+use watermaster_core::policy::{GroupPolicy, Mode};
+use watermaster_core::{delays::Histogram, reason::Reason, units::Weight};
 use watermaster_kafka::dead_letters::Unread;
 
 use super::table::MetricKind;
@@ -76,6 +77,10 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
     ClientSnapshot { name: name.into(), counts: Counts { admitted, ..Default::default() }, ..Default::default() }
 }
 
+fn group(name: &str) -> ClientGroupView {
+    ClientGroupView { name: name.to_owned(), clients: 2, default_share: 12.5, granted: 20 }
+}
+
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
     ServiceSnapshot { clients: clients.into_iter().collect(), ..Default::default() }
 }
@@ -130,6 +135,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
     shown.sources.retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
+    shown.throttle.groups = ["", "cards"].map(group).into();
     let cell = SnapshotCell::default();
     cell.set(shown);
     let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
@@ -204,6 +210,35 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
         sample(&samples, "watermaster_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("librdkafka", "2.12.1")]),
         Some(1.0)
     );
+}
+
+#[test]
+fn groups_of_clients_have_their_grants_and_shares() {
+    let mut publisher = Publisher::new("", 10);
+    let names = ["watermaster_client_group_granted_units", "watermaster_client_group_default_share_units"];
+    let of =
+        |samples: &Samples, group| names.map(|name| sample(samples, name, &[("service", "kyc"), ("group", group)]));
+    let mut service = crate::tests::service(Mode::Shape, true);
+    service.policy.groups = vec![GroupPolicy {
+        name: "cards".to_owned(),
+        weight: Weight::ONE,
+        limits: Vec::new(),
+        hold: false,
+        clients: Vec::new(),
+    }];
+    let handle = ServiceHandle::new(&service);
+    publisher.publish(&handle.name, &handle.cell);
+    let (samples, _) = parse(&publisher.render());
+    assert_eq!((of(&samples, "cards"), of(&samples, "_unlisted")), ([Some(0.0); 2], [Some(0.0); 2]));
+    let with = |groups: &[&str]| {
+        let mut shown = snapshot(Vec::new());
+        shown.throttle.groups = groups.iter().map(|name| group(name)).collect();
+        shown
+    };
+    let samples = scrape(&mut publisher, with(&["", "cards"]));
+    assert_eq!(of(&samples, "cards"), [Some(20.0), Some(12.5)]);
+    let samples = scrape(&mut publisher, with(&[""]));
+    assert_eq!(of(&samples, "_unlisted"), [None; 2], "only clients are configured");
 }
 
 #[test]

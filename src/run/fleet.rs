@@ -163,6 +163,7 @@ impl Launch {
             heartbeat: handle.heartbeat,
             inbox: handle.inbox,
             open: handle.open,
+            rules: handle.rules,
             shutdown: handle.stop,
         };
         engine::run(job).is_ok()

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use tracing::warn;
 use watermaster_settings::{Kafka, Service};
 
-use super::{open, pace};
+use super::{open, pace, rules};
 use crate::services::{Change, ServiceHandle};
 
 /// The threads, each by its name.
@@ -24,6 +24,9 @@ impl Followers {
     pub(super) fn follow(&mut self, kafka: &Kafka, services: &[(Service, ServiceHandle)], stop: &Arc<AtomicBool>) {
         self.0.retain(|_, thread| !thread.is_finished());
         for (service, handle) in services {
+            if service.rules_topic.is_some() {
+                self.start("rules", rules::follow, kafka, service, handle, stop);
+            }
             if handle.pace.settings().is_some() {
                 self.start("pace", pace::search, kafka, service, handle, stop);
             }

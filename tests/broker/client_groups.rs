@@ -47,6 +47,7 @@ fn a_flood_delays_neither_its_siblings_nor_others() {
         for client in service["clients"].as_array().unwrap() {
             let name = client["name"].as_str().unwrap();
             assert!(["topic-0/batch", "topic-0/web", "topic-1"].contains(&name), "{name}");
+            assert_eq!(client["group"].as_str(), name.split_once('/').map(|(group, _)| group), "{client}");
         }
     }
     for instance in &mut instances {

@@ -46,6 +46,8 @@ mod reload;
 mod restart;
 mod rig;
 mod routes;
+mod rules;
+mod rules_log;
 mod schemas;
 mod seat_log;
 mod simulate;

@@ -173,6 +173,19 @@ impl Watermaster {
         answer(request.send_empty()).expect("the admin API answers")
     }
 
+    /// Sends a request with these headers, and a body unless it is empty; returns the status, the ETag and the body.
+    pub fn request(
+        &self, method: &str, path: &str, headers: &[(&str, &str)], body: &str,
+    ) -> Option<(u16, Option<String>, String)> {
+        let url = format!("{}{path}", self.url()?);
+        let request = ureq::http::Request::builder().method(method).uri(url);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let mut response = agent().run(request.body(body.to_owned()).expect("a request")).ok()?;
+        let etag = response.headers().get("etag").and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        let body = response.body_mut().read_to_string().ok()?;
+        Some((response.status().as_u16(), etag, body))
+    }
+
     /// Returns the admin API's description of a service.
     pub fn service(&self, name: &str) -> serde_json::Value {
         let (status, body) = self.get(&format!("/v1/services/{name}")).expect("the admin API answers");

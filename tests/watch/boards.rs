@@ -164,11 +164,12 @@ fn panels_have_unique_ids_and_do_not_overlap() {
 /// All of the board *Capacity planning* is for shadow mode.
 #[test]
 fn panels_that_need_a_setting_are_in_a_collapsed_row_that_names_it() {
-    const SETTINGS: [(&str, &str); 5] = [
+    const SETTINGS: [(&str, &str); 6] = [
         ("watermaster_shadow_", "shadow mode"),
         ("watermaster_target_lag_", "consumer_group"),
         ("watermaster_pace_", "[service.pace]"),
         ("watermaster_service_late_", "[service.pace]"),
+        ("watermaster_client_group_", "[service.group.NAME]"),
         ("watermaster_group_hold_", "scope = \"group\""),
     ];
     let mut problems = Vec::new();

@@ -18,10 +18,14 @@ const HELP_WIDTH: usize = 80;
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// health: the instance is not ready; simulate: --find has no answer
+    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ
     No = 1,
     /// the command line is wrong
     Usage = 2,
+    /// rules put, rules rm: the rule had changed meanwhile
+    Changed = 3,
+    /// rules put, rules rm: the outcome is unknown; the command can be repeated
+    Unknown = 4,
     /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload, top)
     /// answered
     Unreachable = 69,

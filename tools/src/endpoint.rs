@@ -191,6 +191,25 @@ impl Endpoint {
         self.reply(request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().send_empty())
     }
 
+    /// Puts a resource, or deletes it without a body, under a condition: the name and the value of a header.
+    pub fn change(
+        &self, path: &str, body: Option<&serde_json::Value>, condition: (&str, &str),
+    ) -> Result<Reply, EndpointError> {
+        let url = format!("{}{path}", self.url);
+        let reply = match body {
+            Some(body) => {
+                let request = self.authorized(self.agent.put(url)).header(condition.0, condition.1);
+                let request = request.header("content-type", "application/json");
+                request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().send(body.to_string())
+            }
+            None => {
+                let request = self.authorized(self.agent.delete(url)).header(condition.0, condition.1);
+                request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().call()
+            }
+        };
+        self.reply(reply)
+    }
+
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.authorization {
             Some(authorization) => request.header("authorization", authorization),

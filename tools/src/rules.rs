@@ -1,10 +1,12 @@
 //! `watermaster rules`: the rules of clients, groups and the service.
 
+mod changes;
 mod explain;
 
 use clap::{Args, Subcommand};
 
 use crate::cli::Exit;
+use changes::{AcceptLossArgs, DiffArgs, ExportArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
 use explain::ExplainArgs;
 
 /// Arguments of the command.
@@ -17,13 +19,34 @@ pub struct RulesArgs {
 
 #[derive(Debug, Subcommand)]
 enum RulesCommand {
+    /// List the rules of a running instance, those of its file included
+    Ls(ListArgs),
+    /// Print one rule with its version
+    Get(GetArgs),
+    /// Put a rule of run time, or all of a file
+    Put(PutArgs),
+    /// Delete a rule of run time
+    Rm(RemoveArgs),
     /// Tell what holds for a client or a group, and which rule gave each value
     Explain(ExplainArgs),
+    /// Print the rules of run time as [[service.rule]], so that Git can become the truth
+    Export(ExportArgs),
+    /// Compare a file with the rules of run time; exits with 1 if they differ
+    Diff(DiffArgs),
+    /// Go on with what the topic of the rules has, after records of it were lost
+    AcceptLoss(AcceptLossArgs),
 }
 
 /// Carries out a command on rules.
 pub fn run(args: &RulesArgs) -> Exit {
     match &args.command {
+        RulesCommand::Ls(args) => changes::list(args),
+        RulesCommand::Get(args) => changes::get(args),
+        RulesCommand::Put(args) => changes::put(args),
+        RulesCommand::Rm(args) => changes::remove(args),
         RulesCommand::Explain(args) => explain::run(args),
+        RulesCommand::Export(args) => changes::export(args),
+        RulesCommand::Diff(args) => changes::diff(args),
+        RulesCommand::AcceptLoss(args) => changes::accept_loss(args),
     }
 }

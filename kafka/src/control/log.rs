@@ -35,7 +35,7 @@ pub enum SeatLogError {
     #[error("{topic} can't be read: {source}")]
     Read { topic: String, source: ClientError },
     /// The brokers refuse this program.
-    #[error("not allowed to use the control topic {topic}: grant READ, WRITE and DESCRIBE on it")]
+    #[error("not allowed to use the topic {topic}: grant READ, WRITE and DESCRIBE on it")]
     Denied { topic: String },
     /// Reading takes too long.
     #[error("{topic} is not read to its end in time")]

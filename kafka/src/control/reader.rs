@@ -1,4 +1,4 @@
-//! A reader of the one partition of a control topic.
+//! A reader of the one partition of a control topic, or of a topic of rules.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{ends_reading, named};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::{ffi, login::Login};
 
-/// The only partition of a control topic.
+/// The only partition of the topic.
 pub(super) const PARTITION: i32 = 0;
 
 const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
@@ -22,7 +22,7 @@ const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
 ];
 
 /// A reader that began at the first record.
-pub(super) struct LogReader {
+pub(crate) struct LogReader {
     topic: String,
     consumer: BaseConsumer<LoggingContext>,
     login: Login,
@@ -32,7 +32,7 @@ pub(super) struct LogReader {
 }
 
 /// A record, borrowed from its fetch.
-pub(super) struct LogRecord<'r> {
+pub(crate) struct LogRecord<'r> {
     pub topic: &'r str,
     pub offset: i64,
     pub key: &'r [u8],
@@ -40,7 +40,7 @@ pub(super) struct LogRecord<'r> {
 }
 
 /// The next thing that librdkafka has.
-pub(super) enum Next<R> {
+pub(crate) enum Next<R> {
     Record(R),
     /// The position is the end of the stable records.
     End,

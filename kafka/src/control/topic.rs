@@ -26,6 +26,8 @@ pub(crate) const REQUIRED_SETTINGS: &[(&str, &str)] = &[
 /// Further settings of a topic that is made here.
 pub(crate) const MORE_SETTINGS: &[(&str, &str)] = &[
     ("min.compaction.lag.ms", COMPACTION_LAG),
+    // A reader of rules that takes an hour still meets each tombstone.
+    ("delete.retention.ms", "86400000"),
     // Only closed segments are compacted.
     ("segment.ms", "600000"),
     ("max.message.bytes", MAX_MESSAGE_BYTES),
@@ -48,16 +50,15 @@ pub enum ControlTopicError {
     #[error(transparent)]
     Client(#[from] KafkaError),
     /// No broker answered.
-    #[error("no answer about the control topic {topic}: {source}")]
+    #[error("no answer about the topic {topic}: {source}")]
     Unanswered { topic: String, source: ClientError },
     /// The brokers refuse to make the topic.
     #[error(
-        "the control topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}\n\
-         or, for a single instance, set scope = \"instance\""
+        "the topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}{otherwise}"
     )]
-    Refused { topic: String, code: Code, command: String },
+    Refused { topic: String, code: Code, command: String, otherwise: &'static str },
     /// The topic has several partitions, and only one of them would be read.
-    #[error("the control topic {topic} has {partitions} partitions; it needs exactly one")]
+    #[error("the topic {topic} has {partitions} partitions; it needs exactly one")]
     Partitions { topic: String, partitions: usize },
 }
 
@@ -75,6 +76,19 @@ impl ControlTopicError {
     }
 }
 
+/// The way out for a control topic.
+const WITHOUT_CONTROL: &str = "\nor, for a single instance, set scope = \"instance\"";
+
+/// Makes the topic of a service's rules unless it is there. Its settings are those of a control topic.
+///
+/// # Errors
+/// The topic is missing and can't be made, or it has more than one partition.
+pub fn ensure_rules_topic(
+    kafka: &settings::Kafka, topic: &str, timeout: Duration,
+) -> Result<EnsuredTopic, ControlTopicError> {
+    ensure(kafka, topic, topic, None, timeout, "")
+}
+
 /// Makes the control topic unless it is there, with as many replicas as the service's `target` or more. Looks for
 /// `former`, the control topic of the former version. Waits up to `timeout` for each answer.
 ///
@@ -82,6 +96,13 @@ impl ControlTopicError {
 /// The topic is missing and can't be made, or it has more than one partition.
 pub fn ensure_topic(
     kafka: &settings::Kafka, topic: &str, former: &str, target: Option<&TopicFacts>, timeout: Duration,
+) -> Result<EnsuredTopic, ControlTopicError> {
+    ensure(kafka, topic, former, target, timeout, WITHOUT_CONTROL)
+}
+
+fn ensure(
+    kafka: &settings::Kafka, topic: &str, former: &str, target: Option<&TopicFacts>, timeout: Duration,
+    otherwise: &'static str,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
     let asker: BaseProducer<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
@@ -110,7 +131,7 @@ pub fn ensure_topic(
         Ok(false) => Ok(there),
         Err(code) => {
             let command = command(kafka, topic, replicas, &insync);
-            Err(ControlTopicError::Refused { topic: topic.to_owned(), code, command })
+            Err(ControlTopicError::Refused { topic: topic.to_owned(), code, command, otherwise })
         }
     }
 }

@@ -173,9 +173,13 @@ impl PreflightClient {
 
     /// Returns facts about the brokers: only their number, unless the configuration depends on more.
     pub fn broker_facts(&self, settings: &Settings, timeout: Duration) -> BrokerFacts {
-        let metadata = self.consumer.fetch_metadata(Some(TRANSACTION_LOG), timeout);
+        let needs_more =
+            brokers::need_transactions(settings) || settings.kafka.group_protocol != GroupProtocol::Classic;
+        // Without transactions, the program needs no permission for their log.
+        let target = settings.services.first().map(|service| service.target.as_str()).filter(|_| !needs_more);
+        let metadata = self.consumer.fetch_metadata(Some(target.unwrap_or(TRANSACTION_LOG)), timeout);
         let brokers = metadata.as_ref().map_or(0, |metadata| metadata.brokers().len());
-        if !brokers::need_transactions(settings) && settings.kafka.group_protocol == GroupProtocol::Classic {
+        if !needs_more {
             return BrokerFacts { brokers, ..BrokerFacts::default() };
         }
         let cluster_id = self.consumer.client().fetch_cluster_id(timeout);

@@ -79,6 +79,19 @@ pub fn of_json(name: &str, body: &Map<String, Value>, most_capacity: u64) -> Res
     Ok(reader.finish(rule)?.value)
 }
 
+/// Reads the rules of one service in a file of which nothing else matters.
+///
+/// # Errors
+/// The text is not TOML, or a rule is wrong.
+pub fn of_text(text: &str, path: &Path, service: &str) -> Result<Vec<Rule>, ConfigErrors> {
+    let readers = Reader::of_service(&schema::RULE_SCHEMA, text, path, service, "rule")?;
+    let rule = |reader: Reader| {
+        let rule = read(&reader.root(), Origin::RunTime, None);
+        reader.finish(rule).map(|reading| reading.value)
+    };
+    readers.into_iter().map(rule).collect()
+}
+
 /// Writes a rule as a request would.
 pub fn to_json(rule: &Rule) -> Value {
     let moment = |ms: Option<i64>| {

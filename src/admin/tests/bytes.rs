@@ -31,7 +31,8 @@ fn answer(server: &Server, path: &str) -> String {
 }
 
 fn waiting() -> ClientSnapshot {
-    let mut client = ClientSnapshot { name: "credit-card".into(), configured: true, ..Default::default() };
+    let (name, group) = ("credit-card".into(), Some("cards/".into()));
+    let mut client = ClientSnapshot { name, group, configured: true, ..Default::default() };
     client.levels = Levels {
         wants: 900,
         default_share: 33.25,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strum::VariantNames;
-use watermaster_api::{ChangeView, PastChange};
+use watermaster_api::{ChangeView, ClientGroupView, PastChange};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
 use watermaster_core::reason::Reason;
@@ -19,6 +19,19 @@ pub(super) fn live_members(service: &ServiceMetrics) -> usize {
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
     let (counts, sum) = decisions.delays();
     out.put_buckets(&[], counts, sum);
+}
+
+/// The label of the clients that are not configured: they are one group.
+const UNLISTED: &str = "_unlisted";
+
+/// Writes a sample for each group of clients. There are as many as are configured.
+pub(super) fn put_groups(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&ClientGroupView) -> f64) {
+    let groups = &service.newest.throttle.groups;
+    // That of the unlisted clients is there as soon as any client is configured.
+    for group in groups.iter().filter(|_| groups.len() > 1) {
+        let name = if group.name.is_empty() { UNLISTED } else { &group.name };
+        out.put_with(&[name], of(group));
+    }
 }
 
 pub(super) fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {

@@ -17,8 +17,7 @@ const HEAD: &str = "\
 This page is generated from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 cargo test --lib metrics` rewrites it.
 
 `GET /metrics` returns these metrics in Prometheus' text format. Each metric exists from the start, at 0, with every
-known value of its labels. Counters count since the process started and never decrease. Counts are records, also where
-the name says `units`: units are records measured per cycle.
+known value of its labels. Counters never decrease while the process lives. `units` are records per cycle.
 
 Beyond 8 192 clients of a service, the figures of different clients, here and at `/v1/services`, may be of different
 moments. The first 1 024 clients, configured clients before all others, are always current. The others take turns: 7 168
@@ -77,6 +76,7 @@ fn push_labels(page: &mut String) {
 of a service get one. Later, a client that keeps sending takes over the label of the unlisted client that has been \
 idle longest, for at least two cycles. `_other` counts all other clients, \
 records of no client, and clients that lost their label. |
+| `group` | a configured group of clients; `_unlisted`: the clients that are not configured |
 | `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
 | `consumer_group` | the service's `consumer_group`, which reads its target |

@@ -94,6 +94,8 @@ const SERVICE: &[Placed] = &[
     panel(58, "How late the service is", &[SHADOWED]),
     panel(59, "State of the search", &[SHADOWED]),
     panel(60, "Changes of the found capacity", &[SHADOWED]),
+    panel(65, "Granted by group", &[SHAPED]),
+    panel(66, "Lending and borrowing of groups", &[SHAPED]),
 ];
 
 const CLIENT: &[Placed] = &[

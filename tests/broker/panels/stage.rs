@@ -224,6 +224,13 @@ fn topics(service: &Service) -> Vec<Topic> {
     names.map(topic).collect()
 }
 
+/// A group of one client shares as that client would.
+const CAMPAIGN_TABLES: &str = "[service.shape]
+queue_capacity = 1000
+max_delay = \"8s\"
+[service.group.cards]
+clients = [\"credit-card\"]";
+
 const SHADOW_TABLES: &str = "[service.shape]
 queue_capacity = 300
 max_delay = \"5s\"
@@ -236,7 +243,7 @@ poll = \"200ms\"";
 fn service(group: &str, name: &str) -> Service {
     // The bounds differ between the services, so that every outcome of a mode occurs in it.
     let (capacity, keys, tables) = match name {
-        CAMPAIGN => (200, "", "[service.shape]\nqueue_capacity = 1000\nmax_delay = \"8s\""),
+        CAMPAIGN => (200, "", CAMPAIGN_TABLES),
         REJECTS => {
             let limit = "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }";
             (SHARED_CAPACITY, "mode = \"reject\"\nscope = \"group\"", limit)

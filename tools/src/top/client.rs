@@ -14,10 +14,11 @@ pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
         Some(time) => format!("goes in about {}", seconds(time)),
     };
     let ClientDetail { client, admitted_in_cycle, admitted_in_last_cycle, backlog_bytes, .. } = detail;
-    let ClientView { name, wants, granted, default_share, done, oldest_seconds, .. } = client;
+    let ClientView { name, group, wants, granted, default_share, done, oldest_seconds, .. } = client;
+    let group = group.as_ref().map(|group| format!(", in the group {}", printable(group))).unwrap_or_default();
     let (share, used) = (decimal(*default_share), decimal(detail.used_ratio * 100.0));
     let mut lines = vec![
-        format!("{} of {}", printable(name), printable(service)),
+        format!("{} of {}{group}", printable(name), printable(service)),
         format!("wants      {wants}"),
         format!("granted    {granted}, default share {share}"),
         format!("admitted   {admitted_in_cycle} in this cycle, {admitted_in_last_cycle} in the last one ({used} %)"),
@@ -50,7 +51,7 @@ mod tests {
         let delays = json!({ "records": 8_462, "p50_seconds": 3.12, "p99_seconds": 4.0, "longest_seconds": 4.2 });
         let none = json!({ "records": 0, "p50_seconds": null, "p99_seconds": null, "longest_seconds": 0.0 });
         let answer = json!({
-            "name": "credit-card", "wants": 6_350, "default_share": 50.0, "granted": 72, "admitted_in_cycle": 31,
+            "name": "credit-card", "group": "cards", "wants": 6_350, "default_share": 50.0, "granted": 72, "admitted_in_cycle": 31,
             "admitted_in_last_cycle": 72, "used_ratio": 0.36, "limit": null, "backlog": 6_334, "backlog_bytes": 633_400,
             "oldest_seconds": 4.25, "next_admission_seconds": 88.0, "delays": delays, "shadow_delays": none,
             "configured": true, "admitted": 9, "delayed": 8, "rejected": {}, "lent": 0.0, "borrowed": 22.0,
@@ -58,7 +59,7 @@ mod tests {
         });
         let detail = serde_json::from_value(answer).unwrap();
         let expected = "\
-credit-card of kyc
+credit-card of kyc, in the group cards
 wants      6350
 granted    72, default share 50
 admitted   31 in this cycle, 72 in the last one (36 %)

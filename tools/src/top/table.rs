@@ -53,6 +53,7 @@ const NAME: &str = "client";
 const MIN_NAME_WIDTH: usize = 8;
 /// Longer names are always shortened.
 const MAX_NAME_WIDTH: usize = 40;
+const MAX_GROUP_WIDTH: usize = 20;
 
 /// The column that clients are sorted by: 0 for the names, else one more than the index into [`COLUMNS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +90,11 @@ pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: u
         (*worth, iter::once((*title).to_owned()).chain(cells).collect())
     };
     let names = rows.iter().map(|(_, client)| client.view.name.as_str());
-    laid_out(NAME, names, COLUMNS.iter().map(cells_of).collect(), width)
+    let group = |client: &ClientStatus| shortened(client.view.group.as_deref().unwrap_or("-"), MAX_GROUP_WIDTH);
+    let groups = || iter::once("group".to_owned()).chain(rows.iter().map(|(_, client)| group(client))).collect();
+    // It is worth least: most names of clients begin with that of their group.
+    let groups = rows.iter().any(|(_, client)| client.view.group.is_some()).then(|| (0, groups()));
+    laid_out(NAME, names, groups.into_iter().chain(COLUMNS.iter().map(cells_of)).collect(), width)
 }
 
 /// Returns the lines of the table of a group's instances, the titles first, no wider than `width`.
@@ -113,7 +118,7 @@ fn laid_out<'n>(
 ) -> Vec<String> {
     let names: Vec<String> = iter::once(title).chain(names).map(|name| shortened(name, MAX_NAME_WIDTH)).collect();
     let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0);
-    let widest_cell = |cells: &[String]| cells.iter().map(String::len).max().unwrap_or(0);
+    let widest_cell = |cells: &[String]| cells.iter().map(|cell| width_of(cell)).max().unwrap_or(0);
     let room = |columns: &[Cells]| width.saturating_sub(columns.iter().map(|(_, cells)| widest_cell(cells) + 1).sum());
     while room(&columns) < widest.min(MIN_NAME_WIDTH)
         && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].0)
@@ -125,8 +130,8 @@ fn laid_out<'n>(
     let line = |(at, name): (usize, &String)| {
         let name = shortened(name, name_width);
         let pad = " ".repeat(name_width.saturating_sub(width_of(&name)));
-        let cells: String =
-            columns.iter().zip(&widths).map(|((_, cells), width)| format!(" {:>width$}", cells[at])).collect();
+        let cell = |cell: &str, width: usize| format!(" {}{cell}", " ".repeat(width - width_of(cell)));
+        let cells: String = columns.iter().zip(&widths).map(|((_, cells), width)| cell(&cells[at], *width)).collect();
         format!("{name}{pad}{cells}")
     };
     names.iter().enumerate().map(line).collect()
@@ -188,6 +193,19 @@ personal-loan    43      43    lends 7      43       0        0       0";
     }
 
     #[test]
+    fn groups_have_a_column_if_a_client_is_in_one() {
+        let mut moment = moment();
+        moment.clients[1].view.group = Some("cards".to_owned());
+        let expected = "\
+client        group wants granted      share admit/s delay/s reject/s backlog
+car-loan          -    35      35   lends 15      35       0        0       0
+credit-card   cards  6350      72 borrows 22      72     401        0    6334";
+        let table = text(&moment, Sort::default(), usize::MAX);
+        assert_eq!(table.lines().take(3).collect::<Vec<_>>().join("\n"), expected);
+        assert!(!text(&moment, Sort::default(), 70).contains("group"), "it is dropped first");
+    }
+
+    #[test]
     fn a_narrow_table_drops_the_least_important_columns() {
         let expected = "\
 client        wants granted admit/s backlog
@@ -244,6 +262,7 @@ wm-2        0      0    0 claimed 41.0 s ago";
             width in 0..120_usize,
         ) {
             let mut moment = moment();
+            moment.clients[0].view.group = Some(name.clone());
             moment.clients[0].view.name = name;
             for line in fitted(&moment, &rows(&moment, Sort::default()), width) {
                 prop_assert!(width_of(&line) <= width, "{line:?}");

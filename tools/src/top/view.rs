@@ -386,7 +386,7 @@ wm-2        0      0    0 claimed 41.0 s ago";
         let mut app = app(&["kyc"], false);
         app.help = true;
         let shown = text(&app, Instant::now(), 80, 20);
-        for title in ["wants", "granted", "share", "admit/s", "delay/s", "reject/s", "backlog"] {
+        for title in ["group", "wants", "granted", "share", "admit/s", "delay/s", "reject/s", "backlog"] {
             assert!(shown.lines().any(|line| line.starts_with(title)), "{title}: {shown}");
         }
     }

@@ -1,0 +1,259 @@
+//! Follows the topic of a service's rules: hands the rules of run time to the engine, and changes to the topic.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+use watermaster_api::RuleChangeView;
+use watermaster_core::rules::log::record::VERSION;
+use watermaster_core::rules::log::{
+    InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRequest, WriteTicket,
+};
+use watermaster_kafka::control::ensure_rules_topic;
+use watermaster_kafka::rules_log::RulesTopic;
+use watermaster_settings::config::rule_of_json;
+use watermaster_settings::{Kafka, Service};
+
+use crate::clock::{self, Clock};
+use crate::rules::{KnownRule, LogState, RuleRequest, RulesOrder, WriteAnswer};
+use crate::services::{Change, ServiceHandle};
+
+/// The longest wait for a record, in which an order waits, too.
+const WAIT: Duration = Duration::from_millis(10);
+/// The longest wait for the brokers.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two attempts after an error.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const CLEAN_INTERVAL: Duration = Duration::from_secs(1);
+/// An engine takes other rules over at most this often.
+const TELL_INTERVAL: Duration = Duration::from_millis(100);
+/// Thirty days after its end a rule of run time is deleted.
+const KEPT_AFTER_END_MS: i64 = 30 * 86_400_000;
+/// The author of these deletions.
+const EXPIRY: &str = "expiry";
+
+/// The state of the thread.
+struct Follower<'a> {
+    service: &'a Service,
+    handle: &'a ServiceHandle,
+    topic: RulesTopic,
+    orders: Receiver<RulesOrder>,
+    /// The authors that wait for the outcome of a change, with what the change is.
+    waiting: HashMap<WriteTicket, (Option<oneshot::Sender<WriteAnswer>>, &'static str)>,
+    /// The rules differ from those that the engine has.
+    is_news: bool,
+    told_at: Option<Instant>,
+    cleaned_at: Instant,
+    is_failing: bool,
+}
+
+/// Follows the topic until the service or the program stops.
+pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, stop: &AtomicBool) {
+    let Some(topic) = &service.rules_topic else { return };
+    let ends = || stop.load(Ordering::Relaxed) || handle.is_stopped();
+    let group = watermaster_kafka::consumer::group_id(kafka, service);
+    while let Err(why) = ensure_rules_topic(kafka, topic, TIMEOUT) {
+        warn!(service = service.name, "the rules can't be read: {why}");
+        let until = Instant::now() + RETRY_INTERVAL * 10;
+        while Instant::now() < until && !ends() {
+            thread::sleep(super::CHECK_INTERVAL);
+        }
+        if ends() {
+            return;
+        }
+    }
+    let seed = RandomState::new().hash_one(&service.name);
+    let mut follower = Follower {
+        service,
+        handle,
+        topic: RulesTopic::new(kafka, &group, topic, seed, TIMEOUT),
+        orders: handle.rules.receiver(),
+        waiting: HashMap::new(),
+        is_news: false,
+        told_at: None,
+        cleaned_at: Instant::now(),
+        is_failing: false,
+    };
+    let clock = Clock::start();
+    while !ends() {
+        if !follower.step(&clock) {
+            thread::sleep(RETRY_INTERVAL.min(super::CHECK_INTERVAL));
+        }
+    }
+}
+
+impl Follower<'_> {
+    /// Takes orders, reads on, and tells the engine. Returns false after an error of the brokers.
+    fn step(&mut self, clock: &Clock) -> bool {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                RulesOrder::Write(RuleRequest { write, answer }) => self.write(clock, write, Some(answer)),
+                RulesOrder::AcceptLoss => self.topic.accept_loss(),
+            }
+        }
+        let read = self.topic.poll(clock.now(), WAIT);
+        let is_fine = read.is_ok();
+        match read {
+            Ok(None) => {}
+            Ok(Some(news)) => self.take(news),
+            Err(why) if !self.is_failing => warn!(service = self.service.name, "the rules stay as they are: {why}"),
+            Err(_) => {}
+        }
+        if is_fine && std::mem::replace(&mut self.is_failing, !is_fine) {
+            info!(service = self.service.name, "the rules can be read again");
+        }
+        self.is_failing = !is_fine;
+        self.note_position();
+        if self.cleaned_at.elapsed() >= CLEAN_INTERVAL {
+            self.cleaned_at = Instant::now();
+            self.clean(clock);
+        }
+        if self.is_news && self.told_at.is_none_or(|at| at.elapsed() >= TELL_INTERVAL) {
+            (self.is_news, self.told_at) = (false, Some(Instant::now()));
+            self.handle.inbox.leave(Change { rules: Some(self.handle.rules.rules()), ..Change::default() });
+        }
+        is_fine
+    }
+
+    fn write(&mut self, clock: &Clock, write: WriteRequest, answer: Option<oneshot::Sender<WriteAnswer>>) {
+        let verb = if write.rule.is_some() { "put" } else { "delete" };
+        match self.topic.write(clock.now(), write) {
+            Ok(ticket) => _ = self.waiting.insert(ticket, (answer, verb)),
+            Err(refusal) => {
+                self.count(verb, "refused");
+                answer.into_iter().for_each(|answer| _ = answer.send(Err(refusal.clone())));
+            }
+        }
+    }
+
+    fn count(&self, verb: &'static str, result: &'static str) {
+        *self.handle.rules.known().counts.entry((verb, result)).or_default() += 1;
+    }
+
+    fn take(&mut self, news: LogAction) {
+        let service = &self.service.name;
+        match news {
+            LogAction::Changed(name) => self.note(&name),
+            LogAction::Known => self.note_all(),
+            LogAction::Lost => {
+                error!(
+                    service,
+                    "records of the rules are gone: the rules stay, and can't be changed until `watermaster rules \
+                     accept-loss` or a restart"
+                );
+            }
+            LogAction::Unreadable { offset, reason } => {
+                warn!(service, offset, "a record of the rules is skipped: {reason}");
+                self.count("read", "unreadable");
+            }
+            LogAction::Done(ticket, outcome) => {
+                let Some((answer, verb)) = self.waiting.remove(&ticket) else { return };
+                let result = match outcome {
+                    WriteOutcome::InForce(_) => "in_force",
+                    WriteOutcome::Refused(_) => "refused",
+                    WriteOutcome::NotSent => "not_sent",
+                    WriteOutcome::Unknown => "unknown",
+                };
+                self.count(verb, result);
+                // An author that is gone does not wait.
+                answer.into_iter().for_each(|answer| _ = answer.send(Ok(outcome.clone())));
+            }
+            LogAction::Begin(_) | LogAction::AskEnd | LogAction::Send { .. } => {}
+        }
+    }
+
+    /// Notes a change that came in force.
+    fn note(&mut self, name: &Arc<str>) {
+        let Some(decides) = self.topic.log().decides(name) else { return };
+        let known = self.known(name, decides);
+        let change = &decides.change;
+        let view = RuleChangeView {
+            at: humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(change.at)).to_string(),
+            by: change.by.to_string(),
+            name: name.to_string(),
+            etag: (!change.deleted).then(|| decides.version.to_string()),
+            rule: change.rule.as_deref().and_then(|rule| serde_json::from_str(rule).ok()).unwrap_or_default(),
+        };
+        let (service, version, by, deleted) = (&self.service.name, &decides.version, &change.by, change.deleted);
+        info!(service, rule = &**name, %version, %by, deleted, body = change.rule.as_deref(), "another rule is in force");
+        let mut all = self.handle.rules.known();
+        match known {
+            Some(rule) => _ = all.rules.insert(Arc::clone(name), rule),
+            None => _ = all.rules.remove(name),
+        }
+        all.note_change(view);
+        drop(all);
+        self.is_news = true;
+    }
+
+    /// Notes all rules, after they were read anew.
+    fn note_all(&mut self) {
+        let rules = self.topic.log().rules_within_bounds();
+        let rules: BTreeMap<Arc<str>, KnownRule> =
+            rules.iter().filter_map(|(name, rule)| Some((Arc::clone(name), self.known(name, rule)?))).collect();
+        info!(service = self.service.name, rules = rules.len(), "the rules are known");
+        self.handle.rules.known().rules = rules;
+        self.is_news = true;
+    }
+
+    /// Reads a rule of the log; `None` for a change that deletes it.
+    fn known(&self, name: &str, in_force: &InForce) -> Option<KnownRule> {
+        let body = in_force.change.rule.clone()?;
+        let object = serde_json::from_str::<serde_json::Map<_, _>>(&body).map_err(|error| error.to_string());
+        let rule = object.and_then(|object| match in_force.change.v {
+            VERSION => {
+                let rule = rule_of_json(name, &object, self.service.rules_max_capacity);
+                rule.map_err(|errors| errors.to_string())
+            }
+            other => Err(format!("the rule has version {other} of the form, and this program knows {VERSION}")),
+        });
+        if let Err(why) = &rule {
+            warn!(service = self.service.name, rule = name, "a rule has no effect here: {why}");
+        }
+        let (version, by, at_ms) = (in_force.version, in_force.change.by.clone(), in_force.change.at);
+        Some(KnownRule { version, by, at_ms, body, rule })
+    }
+
+    fn note_position(&self) {
+        let log: &RulesLog = self.topic.log();
+        let mut known = self.handle.rules.known();
+        known.state = match log.known() {
+            _ if log.is_lost() => LogState::Lost,
+            Some(_) => LogState::Known,
+            None => LogState::Unknown,
+        };
+        known.read_offset = log.known().unwrap_or(known.read_offset);
+        known.sum = log.totals().sum;
+        known.read_at = Instant::now().checked_sub(self.topic.age()).filter(|_| log.known().is_some());
+    }
+
+    /// Cleans the log, and deletes rules that ended long ago.
+    fn clean(&mut self, clock: &Clock) {
+        let snapshot = self.handle.cell.get();
+        let is_first = snapshot.group.figures.state.is_none() || snapshot.group.others.is_first;
+        self.topic.clean(clock.now(), is_first, MAX_TOMBSTONES_PER_SECOND);
+        let ended = clock::wall_ms() - KEPT_AFTER_END_MS;
+        let is_over =
+            |known: &KnownRule| matches!(&known.rule, Ok(rule) if rule.until_ms.is_some_and(|until| until < ended));
+        let over = self
+            .handle
+            .rules
+            .known()
+            .rules
+            .iter()
+            .find(|(_, known)| is_over(known))
+            .map(|(name, known)| (Arc::clone(name), known.version));
+        if let Some((name, version)) = over.filter(|_| is_first && self.waiting.is_empty()) {
+            let precondition = watermaster_core::rules::log::Precondition::Version(version);
+            let at = clock::since_epoch().as_millis() as u64;
+            let write = WriteRequest { name, precondition, rule: None, by: EXPIRY.into(), at };
+            self.write(clock, write, None);
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! `watermaster rules ls | get | put | rm | export | diff | accept-loss`: the rules of a running instance.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use watermaster_api::{RuleDryRun, RuleView, RulesView};
+use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text};
+
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded};
+use crate::moment::moment;
+
+/// The instance, and the service of which the rules are.
+#[derive(Debug, Args)]
+pub struct InstanceArgs {
+    #[command(flatten)]
+    instance: UrlArg,
+    #[command(flatten)]
+    token: TokenArg,
+    /// The service; may be omitted if the instance has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+}
+
+/// Arguments of `ls`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Only rules that match this client
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// The name of the rule
+    name: String,
+    #[command(flatten)]
+    instance: InstanceArgs,
+}
+
+/// Arguments of `put`.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/rules-put.txt").trim_end())]
+pub struct PutArgs {
+    /// The name of the rule
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    name: Option<String>,
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Put all [[service.rule]] of a file, such as `rules export` prints; it is not one transaction, and can be repeated
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// With --file: delete the rules of run time that are not in it
+    #[arg(long, requires = "file")]
+    prune: bool,
+    /// The clients: ids, or patterns with * (repeatable)
+    #[arg(long, value_name = "ID")]
+    clients: Vec<String>,
+    /// Only clients in these groups (repeatable)
+    #[arg(long, value_name = "ID", requires = "clients")]
+    in_groups: Vec<String>,
+    /// The groups (repeatable)
+    #[arg(long, value_name = "ID", conflicts_with = "clients")]
+    groups: Vec<String>,
+    /// Fields of the rule: KEY=VALUE, such as weight=2, hold=true or limit.rate=20 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The weight
+    #[arg(long, value_name = "W")]
+    weight: Option<f64>,
+    /// The end: a time, or +2d for two days from now
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// The reason, for people
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// Change only this version
+    #[arg(long, value_name = "VERSION")]
+    if_match: Option<String>,
+    /// Show the effect, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Arguments of `rm`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// The name of the rule
+    name: String,
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Delete only this version
+    #[arg(long, value_name = "VERSION")]
+    if_match: Option<String>,
+    /// Show the effect, and delete nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Also the rules of the file that are in force
+    #[arg(long)]
+    all: bool,
+}
+
+/// Arguments of `diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// A file with [[service.rule]], such as `rules export` prints
+    file: PathBuf,
+    #[command(flatten)]
+    instance: InstanceArgs,
+}
+
+/// Arguments of `accept-loss`.
+#[derive(Debug, Args)]
+pub struct AcceptLossArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+}
+
+/// A command on rules failed.
+#[derive(Debug, thiserror::Error)]
+enum RulesError {
+    #[error("{0}")]
+    Arguments(String),
+    #[error("{url}: {source}")]
+    Endpoint { url: String, source: EndpointError },
+    #[error("{0}")]
+    File(String),
+    #[error("{message}")]
+    Refused { status: u16, message: String },
+}
+
+impl RulesError {
+    fn exit(&self) -> Exit {
+        match self {
+            RulesError::Arguments(_) => Exit::Usage,
+            RulesError::Endpoint { source, .. } => source.exit(),
+            RulesError::File(_) => Exit::Config,
+            RulesError::Refused { status: 412, .. } => Exit::Changed,
+            RulesError::Refused { status: 504, .. } => Exit::Unknown,
+            RulesError::Refused { status: 503 | 404, .. } => Exit::Unreachable,
+            RulesError::Refused { .. } => Exit::Config,
+        }
+    }
+}
+
+/// A running instance, and the service that is meant.
+struct Target {
+    endpoint: Endpoint,
+    url: String,
+    service: String,
+}
+
+impl Target {
+    fn new(args: &InstanceArgs) -> Result<Target, RulesError> {
+        let arguments = |error: &dyn std::fmt::Display| RulesError::File(error.to_string());
+        let token = args.token.read().map_err(|error| arguments(&error))?;
+        let endpoint = args.instance.endpoint(token.as_deref()).map_err(|error| arguments(&error))?;
+        let mut target = Target { endpoint, url: args.instance.url.clone(), service: String::new() };
+        target.service = match &args.service {
+            Some(name) => name.clone(),
+            None => target.only_service()?,
+        };
+        Ok(target)
+    }
+
+    fn only_service(&self) -> Result<String, RulesError> {
+        let config = self.asked(self.endpoint.get("/v1/config"))?.1;
+        let services = config["config"]["service"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&str> = services.iter().filter_map(|service| service["name"].as_str()).collect();
+        match &names[..] {
+            [only] => Ok((*only).to_owned()),
+            names => {
+                let names = names.join(", ");
+                Err(RulesError::Arguments(format!("error: --service is needed: the instance has {names}")))
+            }
+        }
+    }
+
+    /// Returns the status and the JSON of an answer that is no refusal.
+    fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<(u16, Value), RulesError> {
+        let (status, text) = reply.map_err(|source| RulesError::Endpoint { url: self.url.clone(), source })?;
+        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        if status < 300 {
+            return Ok((status, answer));
+        }
+        let message = [&answer["message"], &answer["error"]].into_iter().find_map(Value::as_str);
+        let mut message = message.map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
+        for error in answer["errors"].as_array().into_iter().flatten() {
+            let [key, problem, allowed] = ["key", "problem", "allowed"].map(|part| error[part].as_str().unwrap_or(""));
+            message += &format!("\n{key} {problem}\n    allowed: {allowed}");
+        }
+        Err(RulesError::Refused { status, message })
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("/v1/services/{}/rules{rest}", percent_encoded(&self.service))
+    }
+
+    fn rules(&self, query: &str) -> Result<Vec<RuleView>, RulesError> {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let path = self.path(&format!("?after={}{query}", percent_encoded(&after)));
+            let (_, answer) = self.asked(self.endpoint.get(&path))?;
+            let page: RulesView = serde_json::from_value(answer)
+                .map_err(|error| RulesError::File(format!("{}: the answer is no list of rules: {error}", self.url)))?;
+            all.extend(page.rules);
+            match page.next {
+                Some(next) => after = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Changes a rule, or shows what that would change. Without a stated version, that of the rule in force is stated.
+    fn change(
+        &self, name: &str, body: Option<&Value>, if_match: Option<&str>, dry_run: bool,
+    ) -> Result<(u16, Value), RulesError> {
+        let query = if dry_run { "?dry_run=true" } else { "" };
+        let path = self.path(&format!("/{}{query}", percent_encoded(name)));
+        let in_force = match if_match {
+            Some(stated) => Some(stated.to_owned()),
+            None if dry_run => None,
+            None => self.version(name)?,
+        };
+        let condition = match in_force {
+            Some(version) => ("if-match", format!("\"{version}\"")),
+            None if body.is_some() => ("if-none-match", "*".to_owned()),
+            None => ("if-match", "*".to_owned()),
+        };
+        self.asked(self.endpoint.change(&path, body, (condition.0, &condition.1)))
+    }
+
+    /// The version of a rule of run time; `None` without one.
+    fn version(&self, name: &str) -> Result<Option<String>, RulesError> {
+        match self.asked(self.endpoint.get(&self.path(&format!("/{}", percent_encoded(name))))) {
+            Ok((_, rule)) if rule["origin"] == "run_time" => Ok(rule["etag"].as_str().map(str::to_owned)),
+            Ok(_) | Err(RulesError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn ended(result: Result<(), RulesError>) -> Exit {
+    match result {
+        Ok(()) => Exit::Done,
+        Err(error) => fail(error.exit(), &error),
+    }
+}
+
+/// Lists the rules.
+pub fn list(args: &ListArgs) -> Exit {
+    let query = args.client.as_ref().map(|client| format!("&client={}", percent_encoded(client))).unwrap_or_default();
+    let listed = Target::new(&args.instance).and_then(|target| target.rules(&query));
+    ended(listed.map(|rules| match args.output.format {
+        Output::Json => print_json(&rules),
+        Output::Text if rules.is_empty() => print("no rules"),
+        Output::Text => rules.iter().for_each(|rule| {
+            let RuleView { name, origin, state, etag, by, .. } = rule;
+            let origin = if origin == "file" { "file" } else { "run time" };
+            let by = by.as_ref().map(|by| format!("  by {by}")).unwrap_or_default();
+            print(format_args!("{name:<24} {origin:<8} {state:<14} {etag:<24}{by}\n    {}", rule.rule));
+        }),
+    }))
+}
+
+/// Prints one rule.
+pub fn get(args: &GetArgs) -> Exit {
+    let found = Target::new(&args.instance).and_then(|target| {
+        target.asked(target.endpoint.get(&target.path(&format!("/{}", percent_encoded(&args.name)))))
+    });
+    ended(found.map(|(_, rule)| print_json(&rule)))
+}
+
+/// Puts a rule, or the rules of a file.
+pub fn put(args: &PutArgs) -> Exit {
+    ended(Target::new(&args.instance).and_then(|target| match (&args.name, &args.file) {
+        (_, Some(file)) => put_file(&target, file, args),
+        (Some(name), None) => {
+            let body = body(args)?;
+            let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run)?;
+            print(told(&answer, args.dry_run));
+            Ok(())
+        }
+        (None, None) => Err(RulesError::Arguments("error: a name, or --file, is needed".to_owned())),
+    }))
+}
+
+/// The rule that the options describe.
+fn body(args: &PutArgs) -> Result<Value, RulesError> {
+    let mut body = Map::new();
+    let list = |ids: &[String]| Value::from(ids.to_vec());
+    for (key, ids) in [("clients", &args.clients), ("in_groups", &args.in_groups), ("groups", &args.groups)] {
+        if !ids.is_empty() {
+            body.insert(key.to_owned(), list(ids));
+        }
+    }
+    if let Some(weight) = args.weight {
+        body.insert("weight".to_owned(), json!(weight));
+    }
+    if let Some(note) = &args.note {
+        body.insert("note".to_owned(), note.as_str().into());
+    }
+    if let Some(until) = &args.until {
+        body.insert("until".to_owned(), time(until)?.into());
+    }
+    for text in &args.set {
+        let wrong = || RulesError::Arguments(format!("error: --set {text:?}: allowed: KEY=VALUE"));
+        let (key, value) = text.split_once('=').ok_or_else(wrong)?;
+        let value: Value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        match key.split_once('.') {
+            None => _ = body.insert(key.to_owned(), value),
+            Some((outer, inner)) => {
+                let table = body.entry(outer).or_insert_with(|| json!({}));
+                table.as_object_mut().ok_or_else(wrong)?.insert(inner.to_owned(), value);
+            }
+        }
+    }
+    Ok(body.into())
+}
+
+/// A time, or one from now on.
+fn time(text: &str) -> Result<String, RulesError> {
+    let wrong = || RulesError::Arguments(format!("error: --until {text:?}: allowed: a time, or +2d"));
+    let at = match text.strip_prefix('+') {
+        Some(later) => SystemTime::now() + humantime::parse_duration(later).map_err(|_| wrong())?,
+        None if text.contains('T') && !text.ends_with('Z') => return Ok(text.to_owned()),
+        None => moment(text).map_err(|_| wrong())?,
+    };
+    Ok(humantime::format_rfc3339_seconds(at).to_string())
+}
+
+fn told(answer: &Value, dry_run: bool) -> String {
+    if !dry_run {
+        return match answer["etag"].as_str() {
+            Some(etag) => format!("{} is in force, version {etag}", answer["name"].as_str().unwrap_or_default()),
+            None => "deleted".to_owned(),
+        };
+    }
+    let Ok(RuleDryRun { changed, clients, .. }) = serde_json::from_value(answer.clone()) else {
+        return answer.to_string();
+    };
+    let client = |effect: &watermaster_api::ClientEffect| {
+        let fields = effect.before.iter().zip(&effect.after);
+        let fields = fields.map(|(before, after)| format!(", {} {} -> {}", before.field, before.value, after.value));
+        let (before, after) = (effect.granted_before, effect.granted_after);
+        format!("\n{}: wants {}, granted {before} -> {after}{}", effect.name, effect.wants, fields.collect::<String>())
+    };
+    let rows: String = clients.iter().map(client).collect();
+    format!("a dry run, by the clients of this instance: {changed} change{rows}")
+}
+
+/// The rules of a file, by name, as requests write them.
+fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| RulesError::File(format!("{} can't be read: {error}", file.display())))?;
+    let rules = rules_of_text(&text, file, service).map_err(|errors| RulesError::File(errors.to_string()))?;
+    if rules.is_empty() {
+        return Err(RulesError::File(format!("{} has no [[service.rule]] of the service {service:?}", file.display())));
+    }
+    Ok(rules.iter().map(|rule| (rule.name.to_string(), rule_to_json(rule))).collect())
+}
+
+fn put_file(target: &Target, file: &Path, args: &PutArgs) -> Result<(), RulesError> {
+    let wanted = of_file(file, &target.service)?;
+    let known = run_time(target)?;
+    let mut first = None;
+    let mut tell = |name: &str, result: Result<(u16, Value), RulesError>| match result {
+        Ok((_, answer)) => print(format_args!("{name}: {}", told(&answer, args.dry_run))),
+        Err(error) => {
+            print(format_args!("{name}: {error}"));
+            first.get_or_insert(error);
+        }
+    };
+    for (name, body) in &wanted {
+        match known.iter().find(|rule| rule.name == *name) {
+            Some(rule) if same(&rule.rule, body, name) => print(format_args!("{name}: unchanged")),
+            Some(rule) => tell(name, target.change(name, Some(body), Some(&rule.etag), args.dry_run)),
+            None => tell(name, target.change(name, Some(body), None, args.dry_run)),
+        }
+    }
+    for rule in known.iter().filter(|rule| args.prune && wanted.iter().all(|(name, _)| *name != rule.name)) {
+        tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run));
+    }
+    first.map_or(Ok(()), Err)
+}
+
+fn run_time(target: &Target) -> Result<Vec<RuleView>, RulesError> {
+    target.rules("&origin=run_time")
+}
+
+/// Returns whether two texts are one rule.
+fn same(one: &Value, other: &Value, name: &str) -> bool {
+    let plain = |value: &Value| {
+        let object = value.as_object().cloned().unwrap_or_default();
+        rule_of_json(name, &object, u64::MAX).ok()
+    };
+    plain(one) == plain(other)
+}
+
+/// Deletes a rule.
+pub fn remove(args: &RemoveArgs) -> Exit {
+    let removed = Target::new(&args.instance)
+        .and_then(|target| target.change(&args.name, None, args.if_match.as_deref(), args.dry_run));
+    ended(removed.map(|(_, answer)| print(told(&answer, args.dry_run))))
+}
+
+/// Prints the rules of run time as a file.
+pub fn export(args: &ExportArgs) -> Exit {
+    let exported = Target::new(&args.instance).and_then(|target| {
+        let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
+        print(format_args!("[[service]]\nname = {:?}", target.service));
+        for rule in rules {
+            let object = rule.rule.as_object().cloned().unwrap_or_default();
+            let fields = object.iter().filter(|(key, _)| *key != "name");
+            let fields: String = fields.map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
+            print(format_args!("\n[[service.rule]]\nname = {:?}\n{}", rule.name, fields.trim_end()));
+        }
+        Ok(())
+    });
+    ended(exported)
+}
+
+/// Writes a value of JSON in TOML.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        Value::Object(table) => {
+            let fields = table.iter().map(|(key, value)| format!("{key} = {}", toml(value)));
+            format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+/// Prints the differences between a file and the rules of run time.
+pub fn diff(args: &DiffArgs) -> Exit {
+    let compared = Target::new(&args.instance).and_then(|target| {
+        let (wanted, known) = (of_file(&args.file, &target.service)?, run_time(&target)?);
+        let mut differs = false;
+        let mut tell = |sign: char, name: &str, rule: &Value| {
+            differs = true;
+            print(format_args!("{sign} {name} {rule}"));
+        };
+        for (name, body) in &wanted {
+            match known.iter().find(|rule| rule.name == *name) {
+                Some(rule) if same(&rule.rule, body, name) => {}
+                Some(rule) => {
+                    tell('-', name, &rule.rule);
+                    tell('+', name, body);
+                }
+                None => tell('+', name, body),
+            }
+        }
+        for rule in known.iter().filter(|rule| wanted.iter().all(|(name, _)| *name != rule.name)) {
+            tell('-', &rule.name, &rule.rule);
+        }
+        Ok(differs)
+    });
+    match compared {
+        Ok(false) => Exit::Done,
+        Ok(true) => Exit::No,
+        Err(error) => fail(error.exit(), &error),
+    }
+}
+
+/// Goes on with what the topic of the rules has.
+pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
+    let accepted =
+        Target::new(&args.instance).and_then(|target| target.asked(target.endpoint.post(&target.path("/accept-loss"))));
+    ended(accepted.map(|_| print("the rules are those that the topic has now")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exported_rule_is_read_back_as_it_was() {
+        let rule =
+            json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "so \"x\""});
+        let fields: String =
+            rule.as_object().unwrap().iter().map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
+        let text = format!("[[service]]\nname = \"kyc\"\n\n[[service.rule]]\nname = \"r\"\n{fields}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("rules.toml");
+        std::fs::write(&file, text).unwrap();
+        let [(name, read)] = &of_file(&file, "kyc").unwrap()[..] else { panic!("one rule") };
+        assert_eq!(name, "r");
+        assert!(same(&rule, read, "r"), "{read}");
+    }
+
+    #[test]
+    fn options_describe_a_rule() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            put: PutArgs,
+        }
+        use clap::Parser as _;
+        let parsed = Cli::parse_from([
+            "put", "partner", "--clients", "acme", "--set", "limit.rate=20", "--set", "limit.per=1s", "--set",
+            "hold=true", "--until", "2026-07-06T00:00:00+02:00", "--note", "why",
+        ]);
+        let expected = json!({
+            "clients": ["acme"], "limit": {"rate": 20, "per": "1s"}, "hold": true,
+            "until": "2026-07-06T00:00:00+02:00", "note": "why",
+        });
+        assert_eq!(body(&parsed.put).unwrap(), expected);
+        let later = time("+2d").unwrap();
+        let parsed = humantime::parse_rfc3339(&later).unwrap();
+        assert!(parsed > SystemTime::now() + std::time::Duration::from_secs(86_400));
+    }
+}
