@@ -64,7 +64,8 @@ function figures(client, now) {
       'What waited when the cycle began, and what came first in it; or that of the last cycle, if it is more.'],
     ['Default share', records(client.default_share),
       `${percent(client.default_share / capacity)} of ${count(capacity)} ${perCycle(cycle)}, the capacity, by weight.`],
-    client.group && ['Group', h('bdi', {}, client.group), 'Its clients have one share together, and lend to each other first.'],
+    client.group && ['Group', h('bdi', {}, client.group),
+      'Its clients have one share together, and lend to each other first.'],
     ['Granted', records(client.granted), `For this cycle: ${granted}.`],
     client.limit === null ? ['Own limit', 'none', 'Nothing but its grant holds it back.']
       : ['Own limit', records(client.limit), `The most in ${seconds(cycle)}, whatever is free.`],
