@@ -100,6 +100,11 @@ impl Configuration {
         (state.config.effective.to_json(), state.hash.clone())
     }
 
+    /// Returns the effective configuration without secrets, each value beside the place where it is written.
+    pub fn shown_with_origins(&self) -> Value {
+        lock(&self.state).config.effective.to_json_with_origins()
+    }
+
     /// Returns the result of the last attempt.
     pub fn last(&self) -> LastReload {
         lock(&self.state).last

@@ -241,6 +241,21 @@ pub struct OwnLimit {
 }
 
 impl Levels {
+    /// Returns the part of the default share that others may use.
+    pub fn lent(&self) -> f64 {
+        (self.default_share - self.granted as f64).max(0.0)
+    }
+
+    /// Returns the part of the grant beyond the default share.
+    pub fn borrowed(&self) -> f64 {
+        (self.granted as f64 - self.default_share).max(0.0)
+    }
+
+    /// Returns the admissions in this cycle and the last one.
+    pub fn admitted_lately(&self) -> u64 {
+        self.admitted_last + self.admitted_now
+    }
+
     /// Returns the part of a capacity that the admissions in the last full cycle took, at most 1.
     pub fn used_ratio(&self, capacity: u64) -> f64 {
         (self.admitted_last as f64 / capacity.max(1) as f64).min(1.0)

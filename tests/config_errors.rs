@@ -190,6 +190,7 @@ fn cases() -> Vec<Case> {
         wrong("servers").under(kafka, "bootstrap_servers = \"a:99999\"").key("kafka.bootstrap_servers").says(&["no valid port", "host:port"]),
         wrong("beyond loopback without token").under(admin, "listen = \"0.0.0.0:9464\"").key("admin.listen").says(&["beyond loopback", "admin.token_file"]),
         wrong("listen on a name").under(admin, "listen = \"localhost:9464\"").key("admin.listen").says(&["an IP address and a port"]),
+        wrong("console is no flag").under(admin, "console = \"off\"").key("admin.console").says(&["true or false"]),
         wrong("token file is a folder").under(admin, "token_file = \"/tmp\"").key("admin.token_file").says(&["not a regular file"]),
         wrong("token file missing").under(admin, "token_file = \"/nowhere/token\"").key("admin.token_file").says(&["No such file", "can be read"]),
         wrong("token without a file").append("[[admin.token]]\nname = \"a\"\nrole = \"read\"\n").key("admin.token[0].file").at("[[admin.token]]").says(&["is missing"]),

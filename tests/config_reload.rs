@@ -265,6 +265,7 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
         ("dead_letter = \"kyc.dead-letter\"", "dead_letter = \"kyc.other\"", "service[0].dead_letter"),
         ("[kafka]\n", "[kafka]\nmap_budget = \"1024 chars\"\n", "kafka.map_budget"),
         ("[kafka]\n", "[admin]\nlisten = \"127.0.0.1:9465\"\n[kafka]\n", "admin.listen"),
+        ("[kafka]\n", "[admin]\nconsole = false\n[kafka]\n", "admin.console"),
     ];
     for (from, to, key) in changes {
         let file = File::new();

@@ -86,6 +86,7 @@ impl Bench {
                 metrics_token: false,
                 tls: None,
                 metrics_clients: 1,
+                console: false,
             },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],

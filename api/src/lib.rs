@@ -22,7 +22,8 @@ pub struct ConfigView {
     /// Sixteen hexadecimal digits that are equal for equal configurations. `instance_id`, `admin.listen` and hidden
     /// values don't count.
     pub hash: String,
-    /// Every key with its value, nested as in the file.
+    /// Every key with its value, nested as in the file. With origins, each value is an object with `value` and
+    /// `origin`: the file and line, the variable, or "default".
     pub config: Value,
 }
 
@@ -259,13 +260,109 @@ impl DecisionsView {
     }
 }
 
-/// Some clients of a service, those with the highest wants first.
+/// Some clients of a service, those with the highest wants first unless the request sorts them otherwise.
 #[derive(Serialize, JsonSchema)]
 pub struct ClientsView {
     pub service: String,
-    /// The number of known clients.
+    /// The number of known clients, and of those whose id has the text that the request looks for.
     pub known: usize,
+    pub matching: usize,
     pub clients: Vec<ClientDetail>,
+}
+
+/// The last second of each service, by name.
+#[derive(Serialize, JsonSchema)]
+pub struct NowView {
+    /// Each with its last sample, and with every field of `now`.
+    pub services: Vec<ServiceEvent>,
+}
+
+/// News of a service. The first event has every field of `now`; a later one has those that changed.
+#[derive(Serialize, JsonSchema)]
+pub struct ServiceEvent {
+    /// The oldest first. A new reader gets those of the last 15 minutes in several events, then one each second.
+    pub samples: Vec<SampleView>,
+    pub now: ServiceNow,
+}
+
+/// A second of a service.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SampleView {
+    /// The time in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Records per cycle.
+    pub capacity: u64,
+    /// Records admitted since the sample before. The other decisions are those of shadow mode if nothing is enforced.
+    pub admitted: u64,
+    pub delayed: u64,
+    pub rejected: u64,
+    pub wants: u64,
+    pub granted: u64,
+    pub backlog: u64,
+    /// The clients that were admitted most lately, eight at most: the records of each that were admitted since the
+    /// sample before, its grant and its backlog.
+    pub clients: BTreeMap<String, [u64; 3]>,
+}
+
+/// The present state of a service at this instance.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(extend("required" = []))]
+pub struct ServiceNow {
+    #[serde(flatten)]
+    pub figures: ServiceFigures,
+    pub pace: Option<PaceFigures>,
+    pub group: GroupFigures,
+    pub groups: Vec<ClientGroupView>,
+    pub known_clients: usize,
+    /// The decisions on the records of all clients since start, and those of shadow mode.
+    pub done: DecisionsView,
+    pub shadow: DecisionsView,
+    /// The records of this cycle that clients lend, and that are lent, with the eight largest of either.
+    pub lent: f64,
+    pub borrowed: f64,
+    pub lenders: Vec<LoanView>,
+    pub borrowers: Vec<LoanView>,
+    /// The clients that want most beyond their default share, eight at most.
+    pub demands: Vec<DemandView>,
+    /// The number of clients that want no more than their default share, and the longest wait among their oldest delayed records.
+    pub within_share: u64,
+    pub waits_within_share: Option<WaitView>,
+    pub longest_wait: Option<WaitView>,
+    /// The records of the target that the service has not finished; null while unknown.
+    pub target_lag: Option<u64>,
+    /// The dead letters that no redrive has passed; null while unknown.
+    pub dead_letters: Option<DeadLettersView>,
+}
+
+/// A client's part of the lent records.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct LoanView {
+    pub client: String,
+    pub records: f64,
+}
+
+/// A client that wants more than its default share.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct DemandView {
+    pub client: String,
+    pub wants: u64,
+    pub default_share: f64,
+}
+
+/// A client's oldest delayed record.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct WaitView {
+    pub client: String,
+    pub seconds: f64,
+}
+
+/// The open dead letters of a service.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct DeadLettersView {
+    /// Offsets, those of the marks of transactions among them.
+    pub offsets: u64,
+    /// The time of the oldest in milliseconds since 1970; null without one.
+    pub oldest_ms: Option<i64>,
 }
 
 /// One client of a service, with its figures at this instance.

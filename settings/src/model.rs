@@ -176,6 +176,8 @@ pub struct Admin {
     pub metrics_token: bool,
     /// The certificate of the server; `None` for plain HTTP.
     pub tls: Option<TlsIdentity>,
+    /// The address shows the console, a page for browsers.
+    pub console: bool,
     /// The number of clients with a metric label of their own.
     pub metrics_clients: usize,
 }

@@ -1,8 +1,11 @@
-//! Requests on a loopback address must name that address.
+//! Requests on a loopback address must name that address, and no page of another host may ask.
 //!
 //! A web page in a browser on this machine can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser
 //! then takes this program for the page's host and lets the page read the answers. The `Host` header gives it away: it
 //! still names the page's host.
+//!
+//! A page of another host that asks under this program's own name can't read the answer, but each of its requests
+//! would be served. A browser adds the page's host to such a request, in the header `Origin`.
 
 use std::net::IpAddr;
 
@@ -25,6 +28,24 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     }
     let error = "admin.listen is a loopback address, and the Host header of this request names another host";
     (StatusCode::MISDIRECTED_REQUEST, Json(json!({ "error": error, "allowed": ALLOWED }))).into_response()
+}
+
+/// Answers 403 to a request of a page of another host.
+pub(super) async fn check_origin(request: Request, next: Next) -> Response {
+    if comes_from_itself(request.headers()) {
+        return next.run(request).await;
+    }
+    let error = "the Origin header of this request names another host than its Host header";
+    (StatusCode::FORBIDDEN, Json(json!({ "error": error }))).into_response()
+}
+
+/// Returns whether no `Origin` header names another host and port than the `Host` header.
+fn comes_from_itself(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    headers.get_all(header::ORIGIN).iter().all(|origin| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        origin.zip(host).is_some_and(|((_, origin), host)| origin.eq_ignore_ascii_case(host))
+    })
 }
 
 /// Returns whether the `Host` header names this machine; HTTP/1.0 requests may have none.
@@ -50,6 +71,7 @@ fn is_this_machine(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::HeaderValue;
 
     #[test]
     fn only_names_of_this_machine_are_allowed() {
@@ -64,6 +86,23 @@ mod tests {
         ] {
             assert!(!is_this_machine(wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_page_of_a_request_has_the_host_of_the_request() {
+        let own = |origins: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("wm.example:9464"));
+            origins.iter().for_each(|origin| _ = headers.append(header::ORIGIN, HeaderValue::from_static(origin)));
+            comes_from_itself(&headers)
+        };
+        for right in [&[][..], &["http://wm.example:9464"], &["https://WM.example:9464"]] {
+            assert!(own(right), "{right:?}");
+        }
+        for wrong in ["http://evil.example", "http://wm.example", "http://wm.example:9464.evil.example", "null", ""] {
+            assert!(!own(&[wrong]), "{wrong}");
+        }
+        assert!(!own(&["http://wm.example:9464", "http://evil.example"]));
     }
 
     #[test]

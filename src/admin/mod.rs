@@ -1,4 +1,4 @@
-//! The HTTP side: probes, metrics, and the present figures of the services.
+//! The HTTP side: probes, metrics, the present figures of the services, and the console, which shows these in browsers.
 //!
 //! Probes are open, and so is `/metrics` unless it needs a token. `/v1` needs one beyond loopback, and one with the
 //! role `operate` for anything but reading. Tokens and certificates are those of the configuration in force.
@@ -6,6 +6,7 @@
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
 mod clients;
+mod console;
 mod host;
 mod openapi;
 mod pool;
@@ -15,7 +16,7 @@ mod view;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{future::Future, net::SocketAddr, time::Instant};
+use std::{future::Future, net::SocketAddr, pin::pin, time::Duration, time::Instant};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -30,12 +31,13 @@ use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
 use crate::{reload::Configuration, services::ServiceHandle};
+use console::{Console, Recorder, events, now};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{
-    ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, ReloadView, RuleChangesView, RuleView,
-    RulesView, ServiceView, ServicesView,
+    ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NowView, ReloadView, RuleChangesView,
+    RuleView, RulesView, ServiceView, ServicesView,
 };
 use watermaster_settings::{AdminToken, Role};
 
@@ -61,21 +63,36 @@ impl AdminState {
 pub async fn serve(
     listener: TcpListener, state: Arc<AdminState>, shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    serve_within(ConnectionLimits::DEFAULT, listener, state, shutdown).await
+    let console = Arc::new(Console::new(Recorder::new(LOOK_INTERVAL)));
+    serve_within(ConnectionLimits::DEFAULT, listener, state, console, shutdown).await
 }
 
 async fn serve_within(
-    limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>,
+    limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>, console: Arc<Console>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let configuration = Arc::clone(&state.configuration);
-    let app = router(state, listener.local_addr()?);
-    server::serve(listener, app, limits, || configuration.admin().tls, shutdown).await;
+    let app = router(state, Arc::clone(&console), listener.local_addr()?);
+    let shutdown = async {
+        shutdown.await;
+        // Otherwise the events of open pages would take all the time that is left for requests.
+        console.recorder.close();
+    };
+    let mut serving = pin!(server::serve(listener, app, limits, || configuration.admin().tls, shutdown));
+    tokio::select! {
+        () = &mut serving => return Ok(()),
+        () = console.recorder.run(&configuration), if configuration.admin().console => {}
+    }
+    serving.await;
     Ok(())
 }
 
+/// The interval at which the console looks at the services.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 struct Served {
     state: Arc<AdminState>,
+    console: Arc<Console>,
     /// Answers of `/metrics`, one at a time, because there is one publisher.
     metrics: AnswerPool,
     /// Answers of `/v1`.
@@ -93,14 +110,17 @@ impl Served {
 }
 
 /// Returns all routes of a server that listens at `local`.
-fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
+fn router(state: Arc<AdminState>, console: Arc<Console>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
+    let shows_console = state.configuration.admin().console;
     let guard = (Arc::clone(&state), on_loopback);
     let metrics_guard = middleware::from_fn_with_state(Arc::clone(&state), require_metrics_token);
     let unread = UnreadBudget::new();
-    let routes = routes();
+    let mut routes = routes();
+    routes.retain(|route| shows_console || ![NOW, EVENTS].contains(&route.path));
     let served = Arc::new(Served {
         state,
+        console,
         metrics: AnswerPool::new(1, &unread),
         views: AnswerPool::new(2, &unread),
         description: openapi::describe(&routes),
@@ -110,20 +130,32 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(guard, require_token));
-    let app = Router::new()
+    let files = if shows_console { console::files() } else { Router::new() };
+    let app = files
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text).layer(metrics_guard))
         .nest("/v1", v1)
         .fallback(not_found)
-        .with_state(served);
+        .with_state(served)
+        .layer(middleware::from_fn(host::check_origin));
     // Beyond loopback a host name may lead here in many ways, and the token protects the answers.
     if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
 }
 
+const NOW: &str = "/now";
+const EVENTS: &str = "/services/{name}/events";
 const NO_SERVICE: &[(u16, &str)] = &[(404, "There is no such service.")];
 const NO_CLIENT: &[(u16, &str)] = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
 const NO_DRY_RUN: &str = "dry_run is \"true\" or \"false\"";
+const CLIENTS_QUERY: &[(&str, &str, &str)] = &[
+    ("top", "integer", "The number of clients to show, 1 to 1000; 10 if it is missing."),
+    ("from", "integer", "The number of clients before these; 0 if it is missing."),
+    ("sort", "string", clients::SORT_KEYS),
+    ("order", "string", "asc or desc; desc if it is missing."),
+    ("find", "string", "A text that the ids contain, in large or small letters."),
+];
+const BAD_QUERY: &[(u16, &str)] = &[(400, "The question is not as described.")];
 const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
 const NO_RELOAD: &[(u16, &str)] = &[
     (400, "The question is not as described."),
@@ -158,6 +190,7 @@ fn routes() -> Vec<Route> {
         summary,
         query: &[],
         refusals: &[],
+        content_type: "application/json",
         answer,
         handler,
     };
@@ -165,7 +198,11 @@ fn routes() -> Vec<Route> {
     let group_of = "Shows the group that shares the capacity of a service.";
     vec![
         read("/openapi.json", "Describes these paths.", openapi::any_object, get(description)),
-        read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config)),
+        Route {
+            query: &[("origins", "boolean", "true to see each value as its value and its origin.")],
+            refusals: BAD_QUERY,
+            ..read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config))
+        },
         read(
             "/changes",
             "Shows the last ten changes of the configuration since the instance started.",
@@ -185,12 +222,18 @@ fn routes() -> Vec<Route> {
         read("/services", "Shows all services with all their clients.", schema::<ServicesView>, get(services)),
         Route { refusals: NO_SERVICE, ..read("/services/{name}", one, schema::<ServiceView>, get(service)) },
         Route { refusals: NO_SERVICE, ..read("/services/{name}/group", group_of, schema::<GroupView>, get(group)) },
+        read(NOW, "Shows the last second of each service, in short.", schema::<NowView>, get(now)),
         Route {
-            query: &[("top", "integer", "The number of clients to show, 1 to 1000; 10 if it is missing.")],
+            refusals: NO_SERVICE,
+            content_type: "text/event-stream",
+            ..read(EVENTS, "Follows a service: an event each second, with JSON.", console::event_schema, get(events))
+        },
+        Route {
+            query: CLIENTS_QUERY,
             refusals: BAD_TOP,
             ..read(
                 "/services/{name}/clients",
-                "Shows the clients of a service that want most.",
+                "Shows some clients of a service, those that want most first.",
                 schema::<ClientsView>,
                 get(clients::top),
             )
@@ -416,9 +459,22 @@ fn render_metrics(state: &AdminState) -> String {
     publisher.render()
 }
 
-async fn config(State(served): State<Arc<Served>>) -> Response {
-    let make = |state: &AdminState| {
-        let (config, hash) = state.configuration.shown();
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigQuery {
+    #[serde(default)]
+    origins: bool,
+}
+
+async fn config(State(served): State<Arc<Served>>, query: Result<Query<ConfigQuery>, QueryRejection>) -> Response {
+    let Ok(Query(ConfigQuery { origins })) = query else {
+        return refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" }));
+    };
+    let make = move |state: &AdminState| {
+        let (mut config, hash) = state.configuration.shown();
+        if origins {
+            config = state.configuration.shown_with_origins();
+        }
         ConfigView { hash, config }
     };
     served.view(make).await

@@ -20,7 +20,8 @@ pub(super) struct Route {
     pub query: &'static [(&'static str, &'static str, &'static str)],
     /// The statuses of refusals, beside those that every path has.
     pub refusals: &'static [(u16, &'static str)],
-    /// The schema of the answer.
+    pub content_type: &'static str,
+    /// The schema of the answer, or of the data of each event.
     pub answer: fn(&mut SchemaGenerator) -> Schema,
     pub handler: MethodRouter<Arc<Served>>,
 }
@@ -82,7 +83,8 @@ pub(super) fn describe(routes: &[Route]) -> Value {
 fn operation(route: &Route, answer: Value) -> Value {
     let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
     let mut responses = Map::new();
-    responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": json_of(answer) }));
+    let content = json!({ route.content_type: { "schema": answer } });
+    responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": content }));
     for (status, why) in REFUSALS.iter().chain(route.refusals) {
         let schema = json!({ "$ref": "#/components/schemas/Refusal" });
         responses.insert(status.to_string(), json!({ "description": why, "content": json_of(schema) }));

@@ -110,7 +110,7 @@ impl AnswerPool {
     }
 }
 
-fn busy(error: &str) -> Response {
+pub(super) fn busy(error: &str) -> Response {
     let again = [(header::RETRY_AFTER, "1")];
     (StatusCode::SERVICE_UNAVAILABLE, again, Json(json!({ "error": error }))).into_response()
 }

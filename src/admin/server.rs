@@ -36,6 +36,8 @@ pub(super) struct ConnectionLimits {
     pub(super) request_timeout: Duration,
     /// The longest time that a client may take to read an answer.
     pub(super) answer_timeout: Duration,
+    /// The longest time that a client may take to read the next part of an answer that goes on.
+    pub(super) event_timeout: Duration,
 }
 
 impl ConnectionLimits {
@@ -43,6 +45,7 @@ impl ConnectionLimits {
         connections: 64,
         request_timeout: Duration::from_secs(10),
         answer_timeout: Duration::from_secs(30),
+        event_timeout: Duration::from_secs(8),
     };
 }
 
@@ -121,8 +124,9 @@ async fn converse(
     mut stopped: watch::Receiver<()>,
 ) {
     let app = TowerToHyperService::new(app);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request| {
         connection.set_answering(true);
+        request.extensions_mut().insert(LongAnswer(Arc::clone(&connection)));
         let answer = app.call(request);
         let connection = Arc::clone(&connection);
         async move {
@@ -134,7 +138,7 @@ async fn converse(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.request_timeout).max_buf_size(MAX_BUFFER_BYTES);
     let mut conversation = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let mut overdue = pin!(connection.overdue(limits.answer_timeout.max(limits.request_timeout)));
+    let mut overdue = pin!(connection.overdue(limits));
     let mut stopping = false;
     loop {
         tokio::select! {
@@ -160,33 +164,54 @@ struct Connection {
 struct Turn {
     /// True while the client waits for an answer, false while the server waits for the client.
     answering: bool,
+    /// The answer goes on: the client waits for its next part, or has to read one.
+    goes_on: bool,
     /// The time since which it has waited.
     since: Instant,
 }
 
+/// The connection of a request, found in its extensions, for an answer that goes on.
+#[derive(Clone)]
+pub(super) struct LongAnswer(Arc<Connection>);
+
+impl LongAnswer {
+    /// Notes whether the client waits for the next part. If not, it has to read one before `event_timeout` is over.
+    pub(super) fn set_waiting(&self, waiting: bool) {
+        self.0.set_turn(waiting, true);
+    }
+}
+
 impl Connection {
     fn new() -> Connection {
-        Connection { turn: Mutex::new(Turn { answering: false, since: Instant::now() }), closed: Notify::new() }
+        let turn = Turn { answering: false, goes_on: false, since: Instant::now() };
+        Connection { turn: Mutex::new(turn), closed: Notify::new() }
     }
 
     /// Begins an answer, or ends it: then the client has to read it and to send the next request.
     fn set_answering(&self, answering: bool) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Turn { answering, since: Instant::now() };
+        self.set_turn(answering, false);
+    }
+
+    fn set_turn(&self, answering: bool, goes_on: bool) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Turn { answering, goes_on, since: Instant::now() };
     }
 
     fn turn(&self) -> Turn {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the client has kept the server waiting for `longest`.
-    async fn overdue(&self, longest: Duration) {
+    /// Waits until the client has kept the server waiting for too long.
+    async fn overdue(&self, limits: ConnectionLimits) {
+        let usual = limits.answer_timeout.max(limits.request_timeout);
         loop {
-            let Turn { answering, since } = self.turn();
-            let deadline = if answering { Instant::now() + longest } else { since + longest };
-            if deadline <= Instant::now() {
+            let (Turn { answering, goes_on, since }, now) = (self.turn(), Instant::now());
+            let deadline = since + if goes_on { limits.event_timeout } else { usual };
+            if !answering && deadline <= now {
                 return;
             }
-            sleep_until(deadline).await;
+            // The turn may change meanwhile, to one that ends sooner.
+            let next_look = now + limits.event_timeout.min(usual);
+            sleep_until(if answering { next_look } else { deadline.min(next_look) }).await;
         }
     }
 }
@@ -204,7 +229,7 @@ impl OpenConnections {
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         if self.connections.len() >= self.limit {
             let key = |connection: &Arc<Connection>| {
-                let Turn { answering, since } = connection.turn();
+                let Turn { answering, since, .. } = connection.turn();
                 (answering, since)
             };
             let oldest = self.connections.iter().enumerate().min_by_key(|(_, connection)| key(connection));

@@ -1,5 +1,6 @@
 mod bytes;
 mod clients;
+mod console;
 mod openapi;
 mod tls;
 
@@ -26,6 +27,8 @@ const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 struct Server {
     address: SocketAddr,
     state: Arc<AdminState>,
+    /// Looks at the services only when a test tells it to.
+    console: Arc<Console>,
     runtime: tokio::runtime::Runtime,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     task: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
@@ -57,9 +60,11 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let served = serve_within(limits, listener, Arc::clone(&state), async { drop(stopped.await) });
+        let console = Arc::new(Console::new(Recorder::new(NEVER)));
+        let served =
+            serve_within(limits, listener, Arc::clone(&state), Arc::clone(&console), async { drop(stopped.await) });
         let task = Some(runtime.spawn(served));
-        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, runtime, stop: Some(stop), task }
+        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, console, runtime, stop: Some(stop), task }
     }
 
     /// Opens a connection and sends `text`.
@@ -255,6 +260,11 @@ fn the_configuration_is_served_with_its_hash() {
     let (config, hash) = server.state.configuration.shown();
     assert_eq!(config["kafka"]["group_id"], "watermaster");
     assert_eq!(server.json("/v1/config"), (200, json!({ "hash": hash, "config": config })));
+    let (status, with_origins) = server.json("/v1/config?origins=true");
+    let capacity = &with_origins["config"]["service"][0]["capacity"];
+    assert_eq!((status, &capacity["value"]), (200, &config["service"][0]["capacity"]));
+    assert!(capacity["origin"].as_str().is_some_and(|origin| origin.starts_with("config/demo.toml:")), "{capacity}");
+    assert_eq!(server.get("/v1/config?origins=perhaps").0, 400);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) fn service(handle: &ServiceHandle) -> ServiceView {
     ServiceView { figures: snapshot.figures.clone(), pace, groups, clients }
 }
 
-fn pace_figures(pace: &PaceView) -> PaceFigures {
+pub(super) fn pace_figures(pace: &PaceView) -> PaceFigures {
     PaceFigures {
         state: pace.state.into_str().into(),
         control: pace.control.into_str().into(),
@@ -49,7 +49,8 @@ pub(super) fn group(handle: &ServiceHandle) -> GroupView {
 }
 
 fn client(client: &ClientSnapshot) -> ClientView {
-    let Levels { wants, default_share, granted, backlog, shadow_backlog, oldest_seconds, .. } = client.levels;
+    let levels = &client.levels;
+    let Levels { wants, default_share, granted, backlog, shadow_backlog, oldest_seconds, .. } = *levels;
     ClientView {
         name: client.name.to_string(),
         group: client.group.as_ref().map(|group| group.trim_end_matches('/').to_owned()),
@@ -57,14 +58,14 @@ fn client(client: &ClientSnapshot) -> ClientView {
         default_share,
         granted,
         done: decisions(&client.counts, backlog),
-        lent: (default_share - granted as f64).max(0.0),
-        borrowed: (granted as f64 - default_share).max(0.0),
+        lent: levels.lent(),
+        borrowed: levels.borrowed(),
         oldest_seconds,
         shadow: decisions(&client.shadow, shadow_backlog),
     }
 }
 
-fn decisions(counts: &Counts, backlog: u64) -> DecisionsView {
+pub(super) fn decisions(counts: &Counts, backlog: u64) -> DecisionsView {
     let rejected = counts.rejected.iter().map(|(reason, count)| (reason.into_str().into(), count)).collect();
     DecisionsView { admitted: counts.admitted, delayed: counts.delayed, rejected, backlog }
 }

@@ -83,6 +83,17 @@ impl Clients {
         found.ok().map(|at| self.at(places[at]))
     }
 
+    /// Calls `each` for all clients, in no order, which takes no sorting. Returns the counts of all others, and adds no
+    /// client up twice: one that was forgotten and came back may be called for twice, with the counts of either life.
+    pub(crate) fn for_each<'s>(&'s self, mut each: impl FnMut(&'s ClientSnapshot)) -> Forgotten {
+        let mut forgotten = Forgotten::default();
+        for page in &self.0.pages {
+            page.clients.iter().for_each(&mut each);
+            forgotten.merge(&page.forgotten);
+        }
+        forgotten
+    }
+
     /// Returns the number of clients when the snapshot was made. With more clients than one snapshot copies, the
     /// newest may be missing from [`iter`](Clients::iter), and forgotten clients may still be there.
     pub fn known(&self) -> usize {

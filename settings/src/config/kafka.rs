@@ -185,7 +185,7 @@ pub fn admin(section: &Section<'_>) -> Option<Admin> {
         );
     }
     read_struct!(Admin {
-        [section => metrics_clients, metrics_token]
+        [section => metrics_clients, metrics_token, console]
         listen: listen,
         tokens: tokens,
         tls: tls(section),

@@ -168,6 +168,7 @@ const ADMIN: &[Key] = &[
     key("tls_cert", Kind::File("the path of a file with certificates in PEM, the server's first"), Unset),
     key("tls_key", Kind::File("the path of a file with the private key of tls_cert in PEM, not encrypted"), Unset),
     key("metrics_clients", Count(0, 100_000), Text("200")),
+    key("console", Flag, Text("true")),
 ];
 
 const ADMIN_TOKEN: &[Key] = &[

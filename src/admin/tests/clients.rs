@@ -86,7 +86,7 @@ fn an_unknown_client_is_404_and_a_bad_question_400() {
     assert_eq!(server.json(&format!("{CLIENTS}/nope")), (404, json!({ "error": error, "known": 3 })));
     assert_eq!(server.json("/v1/services/nope/clients/idle").0, 404);
     assert_eq!(server.json(&format!("{CLIENTS}/%FF")).0, 400);
-    for wrong in ["top=0", "top=1001", "top=ten", "first=1"] {
+    for wrong in ["top=0", "top=1001", "top=ten", "first=1", "sort=nothing", "order=up", "from=-1"] {
         let (status, body) = server.json(&format!("{CLIENTS}?{wrong}"));
         assert_eq!((status, body["error"].is_string()), (400, true), "{wrong}: {body}");
     }
@@ -103,6 +103,15 @@ fn the_clients_with_the_highest_wants_come_first_whether_they_have_a_label_or_no
     };
     assert_eq!(names(""), ["credit-card", "a/b %?é", "idle"]);
     assert_eq!(names("?top=2"), ["credit-card", "a/b %?é"]);
+    let all = "?sort=name&order=";
+    assert_eq!(names(&format!("{all}asc")), ["a/b %?é", "credit-card", "idle"]);
+    assert_eq!(names(&format!("{all}desc&from=1")), ["credit-card", "a/b %?é"]);
+    assert_eq!(names("?sort=backlog&order=asc"), ["idle", "a/b %?é", "credit-card"]);
+    assert_eq!(names("?sort=oldest_seconds&top=1&from=2"), ["idle"], "equal clients stay in the order of their names");
+    assert_eq!(names("?find=CARD"), ["credit-card"]);
+    assert_eq!(names("?find=%3F%C3%A9"), ["a/b %?é"]);
+    let counts = server.json(&format!("{CLIENTS}?find=d&top=1&from=1")).1;
+    assert_eq!((&counts["known"], &counts["matching"]), (&json!(3), &json!(2)));
     let many = |id: u64| ClientSnapshot {
         name: format!("client-{id:02}").into(),
         levels: Levels { wants: id / 2, ..Levels::default() },

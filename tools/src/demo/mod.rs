@@ -137,7 +137,11 @@ fn show<R: RunningInstance>(
     broker.create_topic(&service.control_topic, 1)?;
     let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
-    eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
+    let console = format!("http://{address}/ shows this in a browser; /metrics, /readyz and /v1 are beside it");
+    match args.output.format {
+        Output::Json => eprintln!("{console}"),
+        Output::Text => print(format_args!("{console}")),
+    }
     let (url, length) = (format!("http://{address}"), Duration::from_secs(args.seconds));
     let (instance, view) = (Instance::new(Endpoint::new(&url, None), None), View::new(length, args.output.format));
     let stage = Stage { kafka, service, length, interrupts, instance, app: App::new(url, false), view };

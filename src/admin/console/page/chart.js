@@ -1,0 +1,206 @@
+// A stacked chart of the last 15 minutes, by client, and the colours of clients.
+
+import { h, svg, id, keyed } from './dom.js';
+import { count, time } from './format.js';
+
+const COLOURS = 8;
+const MARGIN = { left: 52, right: 10, top: 12, bottom: 22 };
+const STEPS_S = [5, 10, 15, 30, 60, 120, 300];
+
+/** Gives the clients that were admitted most a colour each, for as long as they are among them. */
+export class Palette {
+  #colours = new Map();
+
+  /** Returns the clients that have a colour now, by name. */
+  choose(samples, figure) {
+    const sums = new Map();
+    for (const [name, figures] of samples.flatMap(({ clients }) => clients)) {
+      sums.set(name, (sums.get(name) ?? 0) + figures[figure] + 1e-6);
+    }
+    const most = [...sums].sort((a, b) => b[1] - a[1]).slice(0, COLOURS).map(([name]) => name);
+    for (const name of this.#colours.keys()) if (!most.includes(name)) this.#colours.delete(name);
+    const free = [...Array(COLOURS).keys()].filter((colour) => ![...this.#colours.values()].includes(colour));
+    for (const name of most.toSorted()) if (!this.#colours.has(name)) this.#colours.set(name, free.shift());
+    return most.sort();
+  }
+
+  /** Returns the class of a client's colour. */
+  of(name) {
+    const colour = this.#colours.get(name);
+    return colour === undefined ? 'others' : `c${colour}`;
+  }
+}
+
+/** Returns a figure of each sample as the mean rate of the seconds before it. */
+export function rates(samples, window, of) {
+  let from = 1;
+  let sum = 0;
+  return samples.map((sample, at) => {
+    if (at === 0) return 0;
+    sum += of(sample);
+    while (from < at && sample.at_ms - samples[from - 1].at_ms > window * 1000 + 500) sum -= of(samples[from++]);
+    return Math.max(0, (1000 * sum) / Math.max(1, sample.at_ms - samples[from - 1].at_ms));
+  });
+}
+
+/** Returns a layer for each client with a colour, and one for all others. `window`: that of rates; null for levels. */
+export function layers(samples, palette, figure, total, window) {
+  const values = (of) => (window === null ? samples.map(of) : rates(samples, window, of));
+  const lists = samples.map(({ clients }) => new Map(clients));
+  const place = new Map(samples.map((sample, at) => [sample, lists[at]]));
+  const named = palette.choose(samples, 0).map((name) => ({
+    name, colour: palette.of(name), values: values((sample) => place.get(sample).get(name)?.[figure] ?? 0),
+  }));
+  const sums = values(total);
+  const others = sums.map((sum, at) => Math.max(0, sum - named.reduce((part, { values: own }) => part + own[at], 0)));
+  const sum = (numbers) => numbers.reduce((whole, value) => whole + value, 0);
+  const hasOthers = sum(others) > sum(sums) / 100;
+  return hasOthers ? [...named, { name: null, colour: 'others', values: others }] : named;
+}
+
+/** Returns layers of rates without their first sample, of which no rate is known. */
+export const withoutFirst = (stack) => stack.map((layer) => ({ ...layer, values: layer.values.slice(1) }));
+
+/** Returns round values from 0 to at least `max`. */
+function marks(max) {
+  const unit = 10 ** Math.floor(Math.log10(max / 4));
+  const step = Math.max(1, [1, 2, 5, 10].map((factor) => factor * unit).find((one) => 4 * one >= max));
+  return [...Array(Math.ceil(max / step) + 1).keys()].map((at) => at * step);
+}
+
+/** The chart. `unit` follows each number. */
+export class Chart {
+  #plot = svg('g');
+  #axes = svg('g', { class: 'axes', 'aria-hidden': 'true' });
+  #cursor = svg('line', { class: 'cursor', hidden: true });
+  #svg = svg('svg', { 'aria-hidden': 'true' }, this.#axes, this.#plot, this.#cursor);
+  #legend = h('ul', { class: 'legend' });
+  #tip = h('div', { class: 'tip', hidden: true, role: 'status' });
+  #data = null;
+  #at = null;
+
+  constructor({ title, unit, height = 220 }) {
+    Object.assign(this, { unit, height });
+    this.area = h('div', {
+      class: 'plot', tabindex: '0', role: 'group',
+      'aria-label': `${title}. The arrow keys read the figures of one time.`,
+      onpointermove: (event) => this.#point(event.offsetX), onpointerleave: () => this.#show(null),
+      onkeydown: (event) => this.#key(event), onblur: () => this.#show(null),
+    }, this.#svg, this.#tip);
+    this.title = h('h3', {}, title);
+    this.element = h('section', { class: 'card chart' }, this.title, this.area, this.#legend);
+    new ResizeObserver(() => this.#draw()).observe(this.area);
+  }
+
+  /** Shows layers over times; `line` is drawn above them. */
+  update(times, stack, line = null) {
+    this.#data = times.length > 1 ? { times, stack, line } : null;
+    this.#draw();
+  }
+
+  #scales() {
+    const { times, stack, line } = this.#data;
+    const width = Math.max(120, this.area.clientWidth);
+    const sums = times.map((_, at) => stack.reduce((sum, { values }) => sum + values[at], 0));
+    const heights = marks(1.05 * Math.max(1, ...sums, ...(line?.values ?? [])));
+    const top = heights.at(-1);
+    const end = times.at(-1);
+    const start = Math.min(times[0], end - 30_000);
+    const x = (ms) => MARGIN.left + ((ms - start) / (end - start)) * (width - MARGIN.left - MARGIN.right);
+    const y = (value) => this.height - MARGIN.bottom - (value / top) * (this.height - MARGIN.top - MARGIN.bottom);
+    return { width, heights, start, end, x, y };
+  }
+
+  #draw() {
+    if (!this.#data || !this.area.clientWidth) return;
+    const { times, stack, line } = this.#data;
+    const { width, heights, start, end, x, y } = this.#scales();
+    this.#svg.setAttribute('viewBox', `0 0 ${width} ${this.height}`);
+    this.#svg.setAttribute('height', this.height);
+    const every = Math.ceil(times.length / (width / 2));
+    const shown = [...times.keys()].filter((at) => (times.length - 1 - at) % every === 0);
+    const floor = times.map(() => 0);
+    const paths = stack.map(({ colour, values }) => {
+      const below = shown.map((at) => `${x(times[at]).toFixed(1)},${y(floor[at]).toFixed(1)}`).reverse();
+      values.forEach((value, at) => { floor[at] += value; });
+      const above = shown.map((at) => `${x(times[at]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
+      return svg('path', { class: `layer ${colour}`, d: `M${above.join('L')}L${below.join('L')}Z` });
+    });
+    if (line) {
+      const steps = shown.map((at) => `${x(times[at]).toFixed(1)},${y(line.values[at]).toFixed(1)}`);
+      paths.push(svg('path', { class: 'limit', d: `M${steps.join('L')}` }));
+    }
+    const base = svg('line', { class: 'base', x1: MARGIN.left, x2: width - MARGIN.right, y1: y(0), y2: y(0) });
+    this.#plot.replaceChildren(...paths, base);
+    const lines = heights.map((value) => [
+      svg('line', { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }),
+      svg('text', { x: MARGIN.left - 6, y: y(value) + 4, 'text-anchor': 'end' }, count(value)),
+    ]);
+    const step = 1000 * (STEPS_S.find((s) => (1000 * s * (width - 60)) / (end - start) > 90) ?? 300);
+    const ticks = [];
+    for (let at = Math.ceil(start / step) * step; at <= end; at += step) {
+      if (x(at) < MARGIN.left + 20 || x(at) > width - 34) continue;
+      ticks.push(svg('text', { x: x(at), y: this.height - 6, 'text-anchor': 'middle' }, time(at)));
+    }
+    this.#axes.replaceChildren(...lines.flat(), ...ticks);
+    const entries = [...stack, ...(line ? [{ name: line.name, colour: 'limit', values: line.values, own: true }] : [])];
+    keyed(this.#legend, entries, ({ name, own }) => (own ? 'line' : name === null ? 'others' : `client ${name}`),
+      ({ name, own }) => h('li', {}, h('i', { 'aria-hidden': 'true' }), own ? name : this.#label(name)),
+      (entry, { colour }) => { entry.firstChild.className = `key ${colour}`; });
+    if (this.#at !== null) this.#show(this.#at);
+  }
+
+  #label(name) {
+    return name !== null ? id(name) : this.#data.stack.length > 1 ? 'all others' : 'all clients';
+  }
+
+  #point(offset) {
+    if (!this.#data) return;
+    const { x } = this.#scales();
+    const { times } = this.#data;
+    const away = (at) => Math.abs(x(times[at]) - offset);
+    this.#show(times.reduce((best, _, at) => (away(at) < away(best) ? at : best), 0));
+  }
+
+  #key(event) {
+    if (!this.#data || !['ArrowLeft', 'ArrowRight', 'Escape'].includes(event.key)) return;
+    event.preventDefault();
+    const last = this.#data.times.length - 1;
+    if (event.key === 'Escape') this.#show(null);
+    else this.#show(Math.min(last, Math.max(0, (this.#at ?? last + 1) + (event.key === 'ArrowLeft' ? -1 : 1))));
+  }
+
+  #show(at) {
+    this.#at = at;
+    this.#tip.hidden = at === null;
+    this.#cursor.toggleAttribute('hidden', at === null);
+    if (at === null || !this.#data) return;
+    const { times, stack, line } = this.#data;
+    const { width, x } = this.#scales();
+    at = Math.min(at, times.length - 1);
+    const place = x(times[at]);
+    const ends = { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom };
+    for (const [name, value] of Object.entries(ends)) this.#cursor.setAttribute(name, value);
+    const row = (colour, name, value) =>
+      h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), name, h('b', {}, count(value)));
+    const rows = stack.toReversed().map(({ name, colour, values }) => row(colour, this.#label(name), values[at]));
+    if (line) rows.unshift(row('limit', line.name, line.values[at]));
+    this.#tip.replaceChildren(h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows));
+    this.#tip.style.transform = `translateX(${place > width / 2 ? place - this.#tip.offsetWidth - 12 : place + 12}px)`;
+  }
+}
+
+/** A bar of a whole, by client. Parts that do not fill it leave the rest empty. */
+export function bar(parts, whole, label) {
+  let from = 0;
+  const pieces = parts.map(({ colour, value }) => {
+    // A small gap sets the parts apart.
+    const width = Math.max(0, (1000 * Math.min(value, whole - from)) / whole - 2);
+    const piece = svg('rect', { class: colour, x: (1000 * from) / whole, width, height: 10 });
+    from += value;
+    return piece;
+  });
+  const view = { viewBox: '0 0 1000 10', preserveAspectRatio: 'none' };
+  return svg('svg', { class: 'bar', ...view, role: 'img', 'aria-label': label }, pieces);
+}
+

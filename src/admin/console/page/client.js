@@ -1,0 +1,138 @@
+// One client: its figures now, how each comes about, and the keys of the configuration behind them.
+
+import { card, facts, h, id, table } from './dom.js';
+import { get, poll } from './api.js';
+import { Chart, Palette, layers, withoutFirst } from './chart.js';
+import { hrefOf } from './overview.js';
+import { bytes, count, decimal, perCycle, percent, records, seconds } from './format.js';
+import { reasons } from './letters.js';
+
+const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
+
+/** Returns the keys that concern a client, each with its value and the place where it is written. */
+function settings(config, service, name) {
+  const keys = config.service.find((one) => one.name.value === service);
+  if (!keys) return [];
+  const client = own(keys.client, name);
+  const limit = own(client, 'limit');
+  const key = (text, setting, says) => setting && { text, setting, says };
+  const shape = own(keys, 'shape');
+  return [
+    client ? key(`client.${name}.weight`, client.weight, 'Its share is in proportion to its weight.')
+      : key('unlisted_weight', keys.unlisted_weight, 'All clients without a table together weigh at most so much.'),
+    ...['rate', 'per', 'burst'].map((part) =>
+      key(`client.${name}.limit.${part}`, own(limit, part), 'Its own limit, whatever is free.')),
+    key('capacity', keys.capacity, 'Records that the service takes in a cycle.'),
+    key('reservation', keys.reservation, 'The part of its share that it never lends.'),
+    key('lending', keys.lending, 'How lent records are shared among borrowers.'),
+    key('shape.queue_capacity', own(shape, 'queue_capacity'), 'The most records of it that wait in memory.'),
+    key('shape.max_delay', own(shape, 'max_delay'), 'A record that waits longer is rejected as expired.'),
+  ].filter(Boolean);
+}
+
+const shown = (value) => (value ?? null) === null ? 'not set' : Array.isArray(value) ? value.join(', ') : String(value);
+
+/** Makes the table of settings with their origins. */
+function settingsTable(rows) {
+  const written = ({ origin }) => (origin === 'default' ? 'nowhere: the default' : origin);
+  const row = ({ text, setting, says }) => h('tr', {},
+    h('th', { scope: 'row' }, h('bdi', { class: 'code' }, text)), h('td', {}, h('bdi', {}, shown(setting.value))),
+    h('td', {}, h('bdi', {}, written(setting))), h('td', {}, says));
+  return table(['Key', 'Value', 'Written in', 'Meaning'], h('tbody', {}, rows.map(row)));
+}
+
+/** Makes the table of fields with the rule that decides each. */
+function rulesTable({ fields, of_group: ofGroup, of_service: ofService }) {
+  const row = ({ field, value, rule, why }) => h('tr', {},
+    h('th', { scope: 'row' }, h('span', { class: 'code' }, field)),
+    [value, rule?.name ?? 'none', why].map((text) => h('td', {}, h('bdi', {}, text))));
+  const rows = [...fields, ...ofGroup, ...ofService].map(row);
+  return table(['Field', 'Value', 'Rule', 'Why this one'], h('tbody', {}, rows));
+}
+
+function figures(client, now) {
+  const { cycle_seconds: cycle, capacity, enforce } = now;
+  const decided = enforce ? client : client.shadow;
+  const delays = enforce ? client.delays : client.shadow_delays;
+  const would = enforce ? '' : ' (shadow mode: it would be so)';
+  const granted = client.borrowed >= 0.5 ? `its share and ${count(Math.round(client.borrowed))} that others leave`
+    : client.lent >= 0.5 ? `its share less ${count(Math.round(client.lent))} that it lends, because it wants less`
+      : 'its share';
+  const rejected = Object.values(decided.rejected).reduce((sum, n) => sum + n, 0);
+  return [
+    ['Wants', records(client.wants),
+      'What waited when the cycle began, and what came first in it; or that of the last cycle, if it is more.'],
+    ['Default share', records(client.default_share),
+      `${percent(client.default_share / capacity)} of ${count(capacity)} ${perCycle(cycle)}, the capacity, by weight.`],
+    client.group && ['Group', h('bdi', {}, client.group),
+      'Its clients have one share together, and lend to each other first.'],
+    ['Granted', records(client.granted), `For this cycle: ${granted}.`],
+    client.limit === null ? ['Own limit', 'none', 'Nothing but its grant holds it back.']
+      : ['Own limit', records(client.limit), `The most in ${seconds(cycle)}, whatever is free.`],
+    ['Admitted', `${count(client.admitted_in_last_cycle)} in the last cycle`, [
+      `${percent(client.used_ratio)} of the capacity. `,
+      `${count(client.admitted_in_cycle)} in this one so far, ${count(client.admitted)} since the start.`]],
+    ['Backlog', records(decided.backlog),
+      `Its delayed records${enforce ? `, with ${bytes(client.backlog_bytes)} of memory` : ''}.${would}`],
+    ['Longest wait', seconds(client.oldest_seconds), 'The wait of its oldest delayed record.'],
+    nextAdmission(client, now),
+    delays.records === 0 ? ['Delays', 'none', 'No record has waited since the start.']
+      : ['Delays', `median ${seconds(delays.p50_seconds)}`, [`Of ${records(delays.records)}: 99 % at most `,
+        `${seconds(delays.p99_seconds)}, the longest ${seconds(delays.longest_seconds)}, since the start.${would}`]],
+    ['Rejected', records(rejected), `Since the start, to the dead-letter topic.${would}`],
+  ];
+}
+
+function nextAdmission({ next_admission_seconds: next, backlog }, { mode, cycle_seconds: cycle }) {
+  const row = (value, why) => ['Next admission', value, why];
+  if (next === null && mode === 'reject') return row('unknown', 'In mode reject a record does not wait for long.');
+  if (next === null) return row('unknown', 'The service is not ready, or nothing is granted.');
+  if (next === 0) return row('at once', 'Nothing waits ahead of a record that is sent now.');
+  const rate = `${decimal((backlog / next) * cycle)} ${perCycle(cycle)}`;
+  return row(`in about ${seconds(next)}`, `For a record that is sent now: the backlog ahead of it, at ${rate}.`);
+}
+
+/** Shows one client of a service. */
+export function clientView(service, name) {
+  const body = h('div', {});
+  const rejected = h('div', {});
+  const rules = h('div', {});
+  const origin = h('div', {});
+  const palette = new Palette();
+  const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
+  const delayed = new Chart({ title: 'Delayed records', unit: 'delayed records', height: 160 });
+  admitted.element.hidden = delayed.element.hidden = true;
+  let detail = null;
+  const draw = () => {
+    if (!detail || !service.now.capacity) return;
+    body.replaceChildren(facts(figures(detail, service.now)));
+    rejected.replaceChildren(reasons(service.now.enforce ? detail.rejected : detail.shadow.rejected));
+  };
+  const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
+  get(`${service.path}/explain?${new URLSearchParams({ client: name })}`)
+    .then((explained) => rules.replaceChildren(rulesTable(explained)), () => {});
+  get('/v1/config?origins=true')
+    .then(({ config }) => origin.replaceChildren(settingsTable(settings(config, service.name, name))), () => {});
+  const element = h('div', {},
+    h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)), h('h1', {}, id(name)),
+    h('div', { class: 'pair' }, card('Now', body),
+      h('div', {}, admitted.element, delayed.element, card('Rejected, by reason', rejected))),
+    card('Which rule decides', rules), card('Where its values are written', origin));
+  function show({ samples, now }) {
+    // Only those clients are in the samples that were admitted most.
+    const own = (sample) => ({ ...sample, clients: sample.clients.filter(([client]) => client === name) });
+    const mine = samples.map(own);
+    const known = mine.some(({ clients }) => clients.length);
+    admitted.element.hidden = delayed.element.hidden = !known;
+    if (known) {
+      const times = samples.map((sample) => sample.at_ms);
+      const figure = (at) => (sample) => sample.clients[0]?.[1][at] ?? 0;
+      const granted = mine.slice(1).map((sample) => figure(1)(sample) / now.cycle_seconds);
+      const stack = layers(mine, palette, 0, figure(0), Math.max(3, Math.min(now.cycle_seconds, 30)));
+      admitted.update(times.slice(1), withoutFirst(stack), { name: 'granted', values: granted });
+      delayed.update(times, layers(mine, palette, 2, figure(2), null));
+    }
+    draw();
+  }
+  return { title: `${name} · ${service.name}`, element, show, close: stop };
+}

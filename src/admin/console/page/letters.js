@@ -1,0 +1,74 @@
+// The dead letters of a service: how many, why, and of which clients.
+
+import { card, facts, h, id, keyed } from './dom.js';
+import { get } from './api.js';
+import { bar } from './chart.js';
+import { hrefOf, state } from './overview.js';
+import { tabs } from './service.js';
+import { count, moment, plural, records } from './format.js';
+
+/** Each reason in plain words. */
+const REASONS = {
+  anonymous: 'Records that name no client.',
+  unknown_client: 'Records of clients that their topic does not allow.',
+  too_many_clients: 'Records of new clients while too many clients were active.',
+  client_limit: 'Records above the own limit of their client.',
+  held: 'Records of clients that a rule holds.',
+  over_allocation: 'Records above the grant of their client.',
+  capacity_in_use: 'Records above the share of their client, while others used the rest of the capacity.',
+  queue_full: 'Records for which the backlog had no room.',
+  expired: 'Records that were delayed for too long.',
+  undeliverable: 'Records that the target refuses for good.',
+};
+
+/** Makes a list of reasons with bars, those that occurred first. */
+export function reasons(counts) {
+  const found = Object.entries(counts).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  if (found.length === 0) return h('p', {}, 'None since the start.');
+  const most = found[0][1];
+  return h('ul', { class: 'reasons' }, found.map(([reason, n]) => h('li', {},
+    h('span', { class: 'code' }, reason), h('b', {}, count(n)),
+    bar([{ colour: 'c1', value: n }], most, `${reason}: ${records(n)}`),
+    h('span', { class: 'why' }, REASONS[reason] ?? ''))));
+}
+
+/** Shows the dead letters of a service. */
+export function lettersView(service) {
+  const [head, open, why] = [h('div', {}), h('div', {}), h('div', {})];
+  const clients = h('ol', { class: 'ranking' });
+  const none = h('p', {}, 'None since the start.');
+  const command = `watermaster dlq ls --service ${service.name} --config FILE`;
+  const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'dead-letters'),
+    h('div', { class: 'pair' },
+      card('Open', open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
+      card('Rejected since the start, by reason', why)),
+    card('Clients with most rejections', none, clients));
+  let nextAsk = 0;
+  async function ask() {
+    if (performance.now() < nextAsk) return;
+    nextAsk = performance.now() + 2000;
+    const decided = (client) => (service.now.enforce ? client : client.shadow);
+    const sum = (client) => Object.values(decided(client).rejected).reduce((all, n) => all + n, 0);
+    const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
+    const rejected = found.filter((client) => sum(client) > 0);
+    none.hidden = rejected.length > 0;
+    keyed(clients, rejected, (client) => client.name,
+      ({ name }) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', name) }, id(name)), ' ', h('b')),
+      (item, client) => { item.lastChild.textContent = records(sum(client)); });
+  }
+  function show({ now }) {
+    head.replaceChildren(state(now));
+    const letters = now.dead_letters;
+    open.replaceChildren(letters === null
+      ? h('p', {}, 'Not known: the instance has not read the dead-letter topic yet, or may not read it.')
+      : facts([
+        ['Not redriven', plural(letters.offsets, 'offset'),
+          letters.offsets ? 'Some of them can be the marks of transactions.' : 'No dead letter is open.'],
+        letters.oldest_ms !== null && ['The oldest', moment(letters.oldest_ms), null]]));
+    const decided = now.enforce ? now.done : now.shadow;
+    const shadow = now.enforce ? '' : h('p', {}, 'Shadow mode: enforcing would have rejected these.');
+    why.replaceChildren(shadow, reasons(decided.rejected));
+    ask();
+  }
+  return { title: `Dead letters · ${service.name}`, element, show };
+}

@@ -1,0 +1,134 @@
+// One service: who wants more than its share, who lends, who waits, and since when.
+
+import { card, h, id, listed, setText } from './dom.js';
+import { Chart, Palette, layers, rates, withoutFirst } from './chart.js';
+import { Flow } from './flow.js';
+import { ClientTable } from './table.js';
+import { hrefOf, instances, state, used } from './overview.js';
+import { count, decimal, perCycle, plural, records, seconds } from './format.js';
+
+/** The seconds over which the rise or fall of the backlog is measured. */
+const TREND_S = 10;
+/** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
+const SMOOTH_S = 3;
+
+/** Returns the rise of the backlog in records a second, or null without enough samples. */
+export function trend(samples) {
+  const last = samples.at(-1);
+  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
+  const passed = (last.at_ms - first.at_ms) / 1000;
+  return passed >= 5 ? (last.backlog - first.backlog) / passed : null;
+}
+
+function backlogSays(samples, backlog, enforce) {
+  if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
+  const rise = trend(samples);
+  if (rise === null) return 'Too few seconds are known to say how it moves.';
+  if (Math.abs(rise) < Math.max(0.5, backlog / 600)) return 'It neither grows nor shrinks.';
+  if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: more is sent than the capacity.`;
+  return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
+}
+
+const their = (n) => (n === 1 ? 'its' : 'their');
+
+function floods({ demands, known_clients: known, within_share: within }) {
+  if (demands.length === 0) return ['–', 'No client wants more than its share.'];
+  const [{ client, wants, default_share: share }, ...rest] = demands;
+  const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
+  const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
+  const others = Math.max(rest.length, known - within - 1);
+  return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
+    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share.`]];
+}
+
+function within({ within_share: clients, waits_within_share: waits }) {
+  const subject = `${plural(clients, 'client')} within ${their(clients)} share`;
+  if (!waits) return ['0 s', `${subject}. None of their records waits.`];
+  return [seconds(waits.seconds), [`The longest wait among the ${subject}: `, id(waits.client), '.']];
+}
+
+/** In mode reject little is delayed: shows what is rejected instead. */
+function rejections(samples, { done, shadow, enforce }) {
+  const counts = enforce ? done.rejected : shadow.rejected;
+  const [most] = Object.entries(counts).sort((a, b) => b[1] - a[1]);
+  const rate = rates(samples, TREND_S, (sample) => sample.rejected).at(-1) ?? 0;
+  const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  return [`${count(Math.round(rate))} a second`, all === 0 ? 'No record was rejected.'
+    : [`${records(all)} since the start, most of them as `, h('span', { class: 'code' }, most[0]), '.']];
+}
+
+class Tile {
+  value = h('p', { class: 'big' });
+  says = h('p', {});
+
+  constructor(title) {
+    this.title = h('h3', {}, title);
+    this.element = h('section', { class: 'card tile' }, this.title, this.value, this.says);
+  }
+
+  show(value, says) {
+    this.value.replaceChildren(...[h('b', {}, value)].flat());
+    this.says.replaceChildren(...[says].flat(Infinity).filter(Boolean));
+  }
+}
+
+/** The links between the views of a service. */
+export function tabs(name, current) {
+  const views = [['', 'Service'], ['dead-letters', 'Dead letters'], ['pace', 'Pace']];
+  return h('nav', { class: 'tabs', 'aria-label': `Views of ${name}` }, views.map(([view, title]) =>
+    h('a', { href: hrefOf('s', name, ...(view ? [view] : [])), 'aria-current': current === view && 'page' }, title)));
+}
+
+/** Shows a service. */
+export function serviceView(service) {
+  const link = (client) => hrefOf('s', service.name, 'clients', client);
+  const palette = new Palette();
+  const titles = ['Capacity in use', 'Wants most', 'Within their share', 'Delayed'];
+  const [capacity, flood, share, backlog] = titles.map((title) => new Tile(title));
+  const head = h('div', {});
+  const usedBar = h('div', {});
+  capacity.element.insertBefore(usedBar, capacity.says);
+  const admitted = new Chart({ title: 'Admitted by client, records a second', unit: 'records a second' });
+  const delayed = new Chart({ title: 'Delayed records by client', unit: 'delayed records', height: 150 });
+  const flow = new Flow((client) => h('a', { href: link(client) }, id(client)));
+  const table = new ClientTable(service, link);
+  const members = h('div', {});
+  const loans = h('p', { class: 'says' });
+  const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, ''),
+    h('div', { class: 'tiles' }, capacity.element, flood.element, share.element, backlog.element),
+    admitted.element, h('div', { class: 'pair' }, delayed.element, flow.element), table.element,
+    card('Instances', members));
+  flow.element.append(loans);
+
+  function show({ now, samples }) {
+    const { cycle_seconds: cycle, enforce } = now;
+    head.replaceChildren(state(now));
+    const times = samples.map((sample) => sample.at_ms);
+    const stack = layers(samples, palette, 0, (sample) => sample.admitted, Math.max(SMOOTH_S, Math.min(cycle, 30)));
+    admitted.update(times.slice(1), withoutFirst(stack),
+      { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
+    const rejects = now.mode === 'reject';
+    setText(backlog.title, rejects ? 'Rejected' : 'Delayed');
+    setText(delayed.title, rejects ? 'Rejected records a second' : 'Delayed records by client');
+    const rejected = rejects && rates(samples, SMOOTH_S, (sample) => sample.rejected);
+    if (rejects) delayed.update(times, [{ name: null, colour: 'c1', values: rejected }]);
+    else delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
+    capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`,
+      `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
+    usedBar.replaceChildren(used(now, samples, palette));
+    flood.show(...floods(now));
+    share.show(...within(now));
+    const sum = enforce ? now.done.backlog : now.shadow.backlog;
+    if (rejects) backlog.show(...rejections(samples, now));
+    else backlog.show(records(sum), backlogSays(samples, sum, enforce));
+    flow.update(now, palette);
+    const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
+    const lend = lenders.length === 1 ? ' wants less than its share and lends the rest.'
+      : ' want less than their shares and lend the rest.';
+    loans.replaceChildren(...(lenders.length ? [...listed(lenders), lend] : []));
+    members.replaceChildren(instances(now));
+    table.refresh();
+  }
+  return { title: service.name, element, show, close: () => table.close() };
+}
+
