@@ -126,10 +126,12 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
+/// The patterns of a rule that may match, as texts, and whether it is for clients of some groups; `None` if it is not
+/// about such a target.
+type Texts<'t> = dyn Fn(&Rule) -> Option<(Vec<String>, bool)> + 't;
+
 /// The rule that decides a field of a client or a group, by the four steps in turn. Patterns are matched as texts.
-fn oracle<'r>(
-    rules: &'r [Rule], texts: &dyn Fn(&Rule) -> Option<(Vec<String>, bool)>, id: &str, field: Field, now: i64,
-) -> Option<&'r Rule> {
+fn oracle<'r>(rules: &'r [Rule], texts: &Texts<'_>, id: &str, field: Field, now: i64) -> Option<&'r Rule> {
     let is_replaced = |rule: &Rule| {
         rule.origin == Origin::File
             && rules.iter().any(|other| other.origin == Origin::RunTime && other.name == rule.name)

@@ -174,7 +174,7 @@ pub(super) async fn one(
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
-    let found = views(&service, &handle).into_iter().filter(|rule| rule.name == name).next_back();
+    let found = views(&service, &handle).into_iter().rfind(|rule| rule.name == name);
     let Some(rule) = found else { return refused(StatusCode::NOT_FOUND, "not_found", format!("no rule {name:?}")) };
     let etag = format!("\"{}\"", rule.etag);
     if headers.get(header::IF_NONE_MATCH).is_some_and(|stated| *stated == *etag) {

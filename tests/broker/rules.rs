@@ -53,7 +53,7 @@ impl World {
 
 /// A request to the rules of the service, with a token by its role.
 fn ask(
-    instance: &Watermaster, method: &str, path: &str, role: usize, condition: Option<(&str, &str)>, body: &Value,
+    instance: &Watermaster, method: &str, path: &str, role: usize, condition: Condition<'_>, body: &Value,
 ) -> (u16, Option<String>, Value) {
     let authorization = format!("Bearer {}", TOKENS[role]);
     let mut headers = vec![("authorization", authorization.as_str())];
@@ -67,8 +67,11 @@ fn ask(
     (status, etag, serde_json::from_str(&body).unwrap_or_default())
 }
 
-const NEW: Option<(&str, &str)> = Some(("if-none-match", "*"));
-const ANY: Option<(&str, &str)> = Some(("if-match", "*"));
+/// A header that states versions, if one does.
+type Condition<'a> = Option<(&'a str, &'a str)>;
+
+const NEW: Condition<'_> = Some(("if-none-match", "*"));
+const ANY: Condition<'_> = Some(("if-match", "*"));
 
 /// The rules of run time: names with versions.
 fn rules(instance: &Watermaster) -> Vec<(String, String)> {
@@ -179,7 +182,7 @@ fn each_refusal_has_a_status_and_no_effect() {
     let right = json!({ "clients": ["a"], "weight": 3 });
     let stale = Some(("if-match", "\"7-0123456789abcdef\""));
     let large = json!({ "clients": ["a"], "weight": 3, "note": "x".repeat(70_000) });
-    let rows: [(&str, &str, usize, Option<(&str, &str)>, Value, u16, &str); 18] = [
+    let rows: [(&str, &str, usize, Condition<'_>, Value, u16, &str); 18] = [
         ("PUT", "rules/known", 1, stale, right.clone(), 412, "changed"),
         ("PUT", "rules/known", 1, NEW, right.clone(), 412, "changed"),
         ("PUT", "rules/other", 1, ANY, right.clone(), 412, "changed"),
