@@ -48,7 +48,7 @@ pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
 /// configuration.
 const OTHER_VARIABLES: &[&str] = &[
     "BENCH_", "FAILPOINT", "FUZZ_", "GROUP_SEED", "KAFKA_CLASSES", "KAFKA_HEAP", "KAFKA_JARS", "KAFKA_SCRAM", "PLANT",
-    "SIM_", "TEST_",
+    "RULES_SEED", "SIM_", "TEST_",
 ];
 
 /// Keys of former versions.

@@ -3,7 +3,7 @@
 mod results;
 
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use watermaster_core::policy::{ClientPolicy, Lending, Limit, Mode, Overflow};
@@ -269,6 +269,28 @@ fn allowed_clients_mean_ids_without_groups() {
     let expected =
         [("home/web", none), ("home/batch", some), ("cards/web", none), ("cards/app", none), ("batch", some)];
     assert_eq!(rejected, expected.map(|(name, count)| (name.to_owned(), count)));
+}
+
+/// The times of rules are those of the trace: a hold from the 30th second to the 60th one delays the records of that time,
+/// also if no other record wakes the simulation at its end.
+#[test]
+fn rules_are_valid_at_the_times_of_the_trace() {
+    let start = 1_700_000_000_000_u64;
+    let rows: Vec<(u64, usize)> = (0..450).map(|n| (start + n * 100, 3)).collect();
+    let hold = |at: u64| format!("{}", humantime::format_rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(at)));
+    let rule = format!(
+        "[[service.rule]]\nname = \"night\"\nclients = [\"credit-card\"]\nhold = true\nfrom = {}\nuntil = {}\n",
+        hold(start + 30_000),
+        hold(start + 60_000)
+    );
+    let longest = |rule: &str| {
+        let service = service("[\"key\"]", &format!("[[service.source]]\ntopic = \"in\"\n{rule}"));
+        let outcome = job(trace(&rows), service).simulate(SHAPE, 1_000).unwrap();
+        (outcome.clients[0].admitted, outcome.clients[0].delay_seconds.max.unwrap_or_default())
+    };
+    let (admitted, waited) = longest(&rule);
+    assert!(admitted > 400 && (29.9..30.2).contains(&waited), "{admitted} admitted, {waited} s at most");
+    assert!(longest("").1 < 0.2);
 }
 
 #[test]
