@@ -69,6 +69,8 @@ pub(crate) struct Scheduler {
     pub(crate) gates: Gates,
     pub(crate) cycles: Cycles,
     bounds: Bounds,
+    /// Delayed records may expire: the service or a client has a longest wait, or a rule expires some.
+    may_expire: bool,
     /// Clients that may have records to expire, by a rule.
     expiring: Vec<u32>,
     /// Records that are overdue wait until this time for room in the offset map.
@@ -104,6 +106,7 @@ impl Scheduler {
             gates: Gates::new(&policy),
             cycles: Cycles::new(now, policy.cycle),
             bounds: Bounds::default(),
+            may_expire: policy.max_delay.is_some(),
             expiring: Vec::new(),
             expire_after: Time::ZERO,
             takeover: Time::ZERO,
@@ -150,6 +153,7 @@ impl Scheduler {
             head.is_some_and(|head| self.backlog.get(head).since < client.expires_before)
         };
         self.expiring = self.clients.iter().filter(|(_, client)| has_some(client)).map(|(index, _)| index).collect();
+        self.may_expire = self.policy.max_delay.is_some() || self.backlog.has_own_delays() || !self.expiring.is_empty();
     }
 
     /// Determines the records that exceed the bounds of a new policy.
@@ -290,10 +294,8 @@ impl Scheduler {
     #[inline]
     pub fn enqueue(&mut self, slot: Slot, mut record: QueuedRecord, kept: bool) {
         let client = self.clients.get_mut(record.client);
-        if client.queue.has_own_delay
-            && let Some(delay) = client.max_delay
-        {
-            record.delays = self.backlog.list_of(delay);
+        if client.queue.has_own_delay {
+            (record.delays, self.may_expire) = (self.backlog.list_of(client.max_delay), true);
         }
         let queue = &mut client.queue;
         self.backlog.push(slot, record, queue);
@@ -346,6 +348,10 @@ impl Scheduler {
     /// A delayed record that has waited for as long as it may, or that a rule expires.
     #[inline]
     pub fn expired(&mut self, now: Time) -> Option<Slot> {
+        if self.may_expire { self.find_expired(now) } else { None }
+    }
+
+    fn find_expired(&mut self, now: Time) -> Option<Slot> {
         if self.expire_after > now {
             return None;
         }
@@ -455,11 +461,10 @@ impl Scheduler {
             return now;
         }
         let mut next = self.cycles.next_allocation();
-        if let Some((deadline, _)) = self.next_deadline() {
-            next = next.min(deadline.max(self.expire_after));
-        }
-        if !self.expiring.is_empty() {
-            next = next.min(self.expire_after);
+        if self.may_expire {
+            let deadline = self.next_deadline().map(|(deadline, _)| deadline);
+            let deadline = if self.expiring.is_empty() { deadline } else { Some(now) };
+            next = deadline.map_or(next, |deadline| next.min(deadline.max(self.expire_after)));
         }
         if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);

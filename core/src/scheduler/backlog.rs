@@ -108,6 +108,11 @@ impl Backlog {
         }
     }
 
+    /// Returns whether records may wait for other times than the service's.
+    pub(super) fn has_own_delays(&self) -> bool {
+        self.others.iter().any(|(_, list)| !list.is_empty())
+    }
+
     /// The deadline of the oldest record of each list whose records may wait for a time of their own.
     pub(super) fn other_deadlines(&self) -> impl Iterator<Item = (Time, Slot)> + '_ {
         let deadline = |&(delay, ref list): &(Duration, LinkedList)| {
@@ -117,10 +122,11 @@ impl Backlog {
         self.others.iter().filter_map(deadline)
     }
 
-    /// The number of the list for records that may wait this long. Lists without a record are used again. If all are in
+    /// The number of the list for records that may wait this long; 0 for as long as the service allows. Lists without a record are used again. If all are in
     /// use, which takes more times than rules may have, it is the one with the next longer time.
     #[cold]
-    pub(super) fn list_of(&mut self, delay: Duration) -> u8 {
+    pub(super) fn list_of(&mut self, delay: Option<Duration>) -> u8 {
+        let Some(delay) = delay else { return 0 };
         let place = match self.others.iter().position(|(known, _)| *known == delay) {
             Some(place) => place,
             None => match self.others.iter().position(|(_, list)| list.is_empty()) {
@@ -156,10 +162,12 @@ impl Backlog {
             self.fair.make_head(record.client, queue);
         }
         let of_client = queue.records.push(&mut self.entries, |entry| &mut entry.of_client, slot);
-        let list = match record.delays {
-            _ if record.first => &mut self.first,
-            0 => &mut self.arrivals,
-            other => &mut self.others[usize::from(other) - 1].1,
+        let list = if u8::from(record.first) | record.delays == 0 {
+            &mut self.arrivals
+        } else if record.first {
+            &mut self.first
+        } else {
+            &mut self.others[usize::from(record.delays) - 1].1
         };
         let of_all = list.push(&mut self.entries, |entry| &mut entry.of_all, slot);
         self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
@@ -204,10 +212,12 @@ impl Backlog {
     pub(super) fn remove(&mut self, slot: Slot, queue: &mut ClientQueue) -> QueuedRecord {
         let BacklogEntry { record, of_client, of_all } = self.entries[slot.index()];
         queue.records.remove(&mut self.entries, |entry| &mut entry.of_client, of_client);
-        let list = match record.delays {
-            _ if record.first => &mut self.first,
-            0 => &mut self.arrivals,
-            other => &mut self.others[usize::from(other) - 1].1,
+        let list = if u8::from(record.first) | record.delays == 0 {
+            &mut self.arrivals
+        } else if record.first {
+            &mut self.first
+        } else {
+            &mut self.others[usize::from(record.delays) - 1].1
         };
         list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
         queue.first -= u64::from(record.first);

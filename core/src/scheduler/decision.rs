@@ -40,13 +40,19 @@ impl Scheduler {
         }
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
-            Mode::Reject if self.clients.get(client).held => self.reject(now, client, Reason::Held),
-            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
-                Decision::Delay { client, first: false }
-            }
+            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => self.catch_up(now, client),
             Mode::Reject if !self.gates.has_limit(now) => self.wait_for_limit(now, client),
             Mode::Reject => self.admit_or_reject(now, client, fits),
         }
+    }
+
+    /// Reject mode: delays a record that is catching up.
+    #[inline(never)]
+    fn catch_up(&mut self, now: Time, client: u32) -> Decision {
+        if self.clients.get(client).held {
+            return self.reject(now, client, Reason::Held);
+        }
+        Decision::Delay { client, first: false }
     }
 
     /// Reject mode without a limit: nothing can be rejected for lack of capacity. A record within its client's default
@@ -54,6 +60,9 @@ impl Scheduler {
     fn wait_for_limit(&mut self, now: Time, index: u32) -> Decision {
         let cycle = self.cycles.number;
         let client = self.clients.get_mut(index);
+        if client.held {
+            return self.reject(now, index, Reason::Held);
+        }
         let may_be_first = !client.queue.has_others() && !client.has_used_its_share(now, cycle);
         let first = may_be_first && !self.clients.is_limited(index);
         if first {
@@ -117,6 +126,9 @@ impl Scheduler {
     fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl Fn() -> bool) -> Decision {
         let cycle = self.cycles.number;
         let client = self.clients.get_mut(index);
+        if client.held {
+            return self.reject(now, index, Reason::Held);
+        }
         if client.has_used_its_allowance(now, cycle) && client.has_used_its_falling_part(now, &self.policy, cycle) {
             return self.reject(now, index, Reason::OverAllocation);
         }
