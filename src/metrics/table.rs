@@ -350,13 +350,13 @@ metrics! {
         "Rules by origin and state, without tables."
         Service |s, out| put_numbers(&s.rules.rules, out);
     "watermaster_rules_changes_total" Counter Count ["service" "verb" "result"]
-        "Changes of rules that this instance was asked for, and unreadable records."
+        "Changes of rules asked of this instance, and unreadable records."
         Service |s, out| put_numbers(&s.rules.changes, out);
     "watermaster_rules_read_offset" Gauge Count ["service"]
-        "The instance has read the rules below this offset."
+        "Rules are read below this offset."
         Service |s, out| s.rules.position.into_iter().for_each(|(offset, _)| out.put(offset));
     "watermaster_rules_checksum" Gauge Count ["service"]
-        "A sum over the rules: equal for instances that have read equally far."
+        "A sum over the rules, equal for instances that read equally far."
         Service |s, out| s.rules.position.into_iter().for_each(|(_, sum)| out.put(sum));
     "watermaster_rules_behind_seconds" Gauge Seconds ["service"]
         "Time since the brokers told the end of the rules' topic."
