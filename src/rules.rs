@@ -16,6 +16,12 @@ use watermaster_core::rules::{Rule, Rules};
 /// The number of changes that are kept.
 const KEPT_CHANGES: usize = 1_000;
 
+/// The states of rules. Only rules of the file can be replaced, and only rules of run time not understood.
+pub const RULE_STATES: [&str; 6] = ["in_force", "not_yet", "expired", "disabled", "replaced", "not_understood"];
+
+/// The results that changes are counted by.
+pub const CHANGE_RESULTS: [&str; 4] = ["in_force", "refused", "not_sent", "unknown"];
+
 /// One rule of run time.
 #[derive(Debug, Clone)]
 pub struct KnownRule {
@@ -36,6 +42,22 @@ pub enum NotUnderstood {
     LaterForm(u32),
     #[error("{0}")]
     Refused(String),
+}
+
+impl KnownRule {
+    /// Returns the word for the state of the rule at this time.
+    pub fn state(&self, now_ms: i64) -> &'static str {
+        self.rule.as_ref().map_or("not_understood", |rule| state_of(rule, now_ms))
+    }
+}
+
+fn state_of(rule: &Rule, now_ms: i64) -> &'static str {
+    match rule {
+        _ if rule.disabled => "disabled",
+        Rule { from_ms: Some(from), .. } if now_ms < *from => "not_yet",
+        Rule { until_ms: Some(until), .. } if now_ms >= *until => "expired",
+        _ => "in_force",
+    }
 }
 
 /// The topic of the rules, as far as it is known.
@@ -66,6 +88,16 @@ pub struct KnownRules {
 }
 
 impl KnownRules {
+    /// Returns the word for the state of a rule of the file at this time.
+    pub fn state_in_file(&self, rule: &Rule, now_ms: i64) -> &'static str {
+        if self.rules.contains_key(&rule.name) { "replaced" } else { state_of(rule, now_ms) }
+    }
+
+    /// The time since which nothing of the topic was read.
+    pub fn age(&self) -> Option<Duration> {
+        self.read_at.map(|at| at.elapsed())
+    }
+
     pub(crate) fn note_change(&mut self, change: RuleChangeView) {
         self.changes.push_front(change);
         self.changes.truncate(KEPT_CHANGES);
@@ -130,7 +162,7 @@ impl RulesCell {
 
     /// The time since which nothing of the topic was read.
     pub fn age(&self) -> Option<Duration> {
-        self.known().read_at.map(|at| at.elapsed())
+        self.known().age()
     }
 }
 

@@ -29,7 +29,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::metrics::{self, Publisher};
+use crate::clock;
+use crate::metrics::{self, Publisher, RulesFigures};
 use crate::{reload::Configuration, services::ServiceHandle};
 use console::{Console, Recorder, events, now};
 use openapi::{Route, schema};
@@ -455,6 +456,10 @@ fn render_metrics(state: &AdminState) -> String {
         publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
     }
     let configuration = &state.configuration;
+    let now = clock::wall_ms();
+    for (service, handle) in configuration.running() {
+        publisher.publish_rules(&service.name, RulesFigures::of(&service, &handle.rules, now));
+    }
     publisher.publish_reload(configuration.last(), configuration.hash(), configuration.past_changes());
     publisher.render()
 }

@@ -120,7 +120,7 @@ fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
     let now = clock::wall_ms();
     let known = handle.rules.known();
     let of_file = service.policy.rules.iter().filter(|rule| !rule.is_table()).map(|rule| {
-        let state = if known.rules.contains_key(&rule.name) { "replaced" } else { state_of(rule, now) };
+        let state = known.state_in_file(rule, now);
         RuleView {
             name: rule.name.to_string(),
             origin: "file".into(),
@@ -139,7 +139,7 @@ fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
 }
 
 fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
-    let state = known.rule.as_ref().map_or("not_understood", |rule| state_of(rule, now));
+    let state = known.state(now);
     RuleView {
         name: name.to_owned(),
         origin: "run_time".into(),
@@ -149,15 +149,6 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         at: Some(shown(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
         warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
-    }
-}
-
-fn state_of(rule: &Rule, now: i64) -> &'static str {
-    match rule {
-        _ if rule.disabled => "disabled",
-        Rule { from_ms: Some(from), .. } if now < *from => "not_yet",
-        Rule { until_ms: Some(until), .. } if now >= *until => "expired",
-        _ => "in_force",
     }
 }
 

@@ -13,10 +13,13 @@
 mod client_labels;
 mod counters;
 mod process;
+mod rules;
 pub mod table;
 mod text;
 
 use std::{collections::BTreeMap, sync::Arc};
+
+pub use rules::RulesFigures;
 
 use client_labels::ClientLabels;
 use counters::CounterSet;
@@ -63,6 +66,7 @@ struct ServiceMetrics {
     pace: Option<Arc<PaceView>>,
     /// The most open records, and their number.
     open: [Option<u64>; 2],
+    rules: RulesFigures,
 }
 
 /// The figures of one client label.
@@ -104,6 +108,7 @@ impl Publisher {
             observed: Arc::default(),
             pace: None,
             open: [None; 2],
+            rules: RulesFigures::default(),
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         let snapshot = cell.get();
@@ -118,6 +123,13 @@ impl Publisher {
     pub fn publish_open(&mut self, service: &str, open: [Option<u64>; 2]) {
         if let Some(metrics) = self.services.get_mut(service) {
             metrics.open = open;
+        }
+    }
+
+    /// Takes over the figures of the rules of a published service.
+    pub fn publish_rules(&mut self, service: &str, rules: RulesFigures) {
+        if let Some(metrics) = self.services.get_mut(service) {
+            metrics.rules = rules;
         }
     }
 

@@ -6,7 +6,7 @@ use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::policy::Mode;
 
-use super::{InstanceFigures, LabelFigures, ServiceMetrics, text::Samples};
+use super::{InstanceFigures, LabelFigures, ServiceMetrics, rules::put_numbers, text::Samples};
 use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 
@@ -344,6 +344,26 @@ metrics! {
     "watermaster_group_log_behind_seconds" Gauge Seconds ["service"]
         "Time for which this instance has not read its own state back from the control topic; 0 if it has."
         Service |s, out| out.put(s.newest.group.log_behind.as_secs_f64());
+
+    // ## Rules: only with `rules_topic`, but for the number of rules
+    "watermaster_rules" Gauge Count ["service" "origin" "state"]
+        "Rules by origin and state, without tables."
+        Service |s, out| put_numbers(&s.rules.rules, out);
+    "watermaster_rules_changes_total" Counter Count ["service" "verb" "result"]
+        "Changes of rules asked of this instance, and unreadable records."
+        Service |s, out| put_numbers(&s.rules.changes, out);
+    "watermaster_rules_read_offset" Gauge Count ["service"]
+        "Rules are read below this offset."
+        Service |s, out| s.rules.position.into_iter().for_each(|(offset, _)| out.put(offset));
+    "watermaster_rules_checksum" Gauge Count ["service"]
+        "A sum over the rules, equal for instances that read equally far."
+        Service |s, out| s.rules.position.into_iter().for_each(|(_, sum)| out.put(sum));
+    "watermaster_rules_behind_seconds" Gauge Seconds ["service"]
+        "Time since the brokers told the end of the rules' topic."
+        Service |s, out| s.rules.behind.into_iter().for_each(|behind| out.put(behind.as_secs_f64()));
+    "watermaster_rules_last_change_seconds" Gauge Seconds ["service"]
+        "Time of the newest change of a rule, since the Unix epoch."
+        Service |s, out| s.rules.last_change.into_iter().for_each(|at| out.put(at.as_secs_f64()));
 
     // ## State
     "watermaster_ready" Gauge Bool ["service"]

@@ -1,4 +1,5 @@
 mod docs;
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -143,6 +144,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     cell.set_pace(Some(pace));
     publish_observed(&mut publisher, &cell, lag(7));
     publisher.publish_open("kyc", [Some(500), Some(20)]);
+    rules::publish_known(&mut publisher);
     // The newer one of two equal changes has the series.
     let changes = vec![past_change("2026-01-01T00:00:07Z"), past_change("2026-01-01T00:00:00Z")];
     publisher.publish_reload(LastReload::at_start(), "hash".to_owned(), changes);

@@ -2,6 +2,7 @@
 
 use strum::VariantNames;
 use watermaster::metrics::table::{CHANGE_DIRECTIONS, Metric, MetricKind, TABLE};
+use watermaster::rules::RULE_STATES;
 use watermaster::snapshot::{
     ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
 };
@@ -60,6 +61,7 @@ impl Series {
             "cause" => PRODUCER_CAUSES,
             "outcome" if name.contains("_schema_") => SCHEMA_OUTCOMES,
             "direction" => &CHANGE_DIRECTIONS,
+            "state" if name == "watermaster_rules" => &RULE_STATES,
             "state" => PaceState::VARIANTS,
             "seat" => OpenedSeat::VARIANTS,
             "outcome" => ROUND_OUTCOMES,

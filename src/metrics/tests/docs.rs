@@ -5,6 +5,7 @@ use std::{fmt::Write, path::Path};
 use strum::VariantNames;
 
 use crate::metrics::table::{CHANGE_DIRECTIONS, Metric, TABLE, Unit};
+use crate::rules::{CHANGE_RESULTS, RULE_STATES};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
@@ -92,6 +93,8 @@ records of no client, and clients that lost their label. |
     push_values(page, "`phase` of a round", Phase::VARIANTS);
     push_values(page, "`class` of an error", ErrorClass::VARIANTS);
     push_values(page, "`found` of a record", &RESYNCED);
+    push_values(page, "`state` of a rule", &RULE_STATES);
+    push_values(page, "`result` of a change of a rule", &CHANGE_RESULTS);
 }
 
 fn push_values(page: &mut String, label: &str, values: &[&str]) {
