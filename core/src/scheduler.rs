@@ -294,8 +294,11 @@ impl Scheduler {
     #[inline]
     pub fn enqueue(&mut self, slot: Slot, mut record: QueuedRecord, kept: bool) {
         let client = self.clients.get_mut(record.client);
-        if client.queue.has_own_delay {
-            (record.delays, self.may_expire) = (self.backlog.list_of(client.max_delay), true);
+        if client.queue.has_own_delay
+            && let Some(delay) = client.max_delay
+        {
+            record.delays = self.backlog.list_of(delay);
+            self.may_expire = true;
         }
         let queue = &mut client.queue;
         self.backlog.push(slot, record, queue);

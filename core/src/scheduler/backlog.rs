@@ -122,11 +122,10 @@ impl Backlog {
         self.others.iter().filter_map(deadline)
     }
 
-    /// The number of the list for records that may wait this long; 0 for as long as the service allows. Lists without a record are used again. If all are in
+    /// The number of the list for records that may wait this long. Lists without a record are used again. If all are in
     /// use, which takes more times than rules may have, it is the one with the next longer time.
     #[cold]
-    pub(super) fn list_of(&mut self, delay: Option<Duration>) -> u8 {
-        let Some(delay) = delay else { return 0 };
+    pub(super) fn list_of(&mut self, delay: Duration) -> u8 {
         let place = match self.others.iter().position(|(known, _)| *known == delay) {
             Some(place) => place,
             None => match self.others.iter().position(|(_, list)| list.is_empty()) {
