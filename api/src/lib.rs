@@ -264,7 +264,7 @@ impl DecisionsView {
 #[derive(Serialize, JsonSchema)]
 pub struct ClientsView {
     pub service: String,
-    /// The number of known clients, and of those whose id has the text that the request looks for.
+    /// The number of known clients, and of those with an id that has the text of the request.
     pub known: usize,
     pub matching: usize,
     pub clients: Vec<ClientDetail>,
@@ -324,7 +324,8 @@ pub struct ServiceNow {
     pub borrowers: Vec<LoanView>,
     /// The clients that want most beyond their default share, eight at most.
     pub demands: Vec<DemandView>,
-    /// The number of clients that want no more than their default share, and the longest wait among their oldest delayed records.
+    /// The number of clients that want no more than the default share, and the longest wait among the oldest delayed
+    /// records of each.
     pub within_share: u64,
     pub waits_within_share: Option<WaitView>,
     pub longest_wait: Option<WaitView>,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use precedence::{Advantage, FieldDecision, Rank};
-pub use rule::{Effects, Field, Origin, Rule, RuleLimit, Target};
+pub use rule::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget};
 
 /// The rules of a service, by the targets that they name.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -54,9 +54,9 @@ impl Rules {
     fn index(&mut self, rule: &Rule) {
         let place = u32::try_from(self.list.len()).expect("fewer than 2³² rules");
         let (patterns, by_id, all) = match &rule.target {
-            Target::Clients { patterns, .. } => (patterns, &mut self.of_client, &mut self.of_clients),
-            Target::Groups(patterns) => (patterns, &mut self.of_group, &mut self.of_groups),
-            Target::Service => return self.of_service.push(place),
+            RuleTarget::Clients { patterns, .. } => (patterns, &mut self.of_client, &mut self.of_clients),
+            RuleTarget::Groups(patterns) => (patterns, &mut self.of_group, &mut self.of_groups),
+            RuleTarget::Service => return self.of_service.push(place),
         };
         let mut ids: Vec<&str> = patterns.iter().filter_map(|pattern| pattern.id()).collect();
         ids.sort_unstable();

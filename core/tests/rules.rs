@@ -11,7 +11,7 @@ use proptest::proptest;
 use sim::{Fate, START, Sim, granted, policy};
 use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Policy};
 use watermaster_core::reason::Reason;
-use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
+use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::units::Weight;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ fn patterns(texts: &[&str]) -> Vec<ClientPattern> {
     texts.iter().map(|text| ClientPattern::new(text)).collect()
 }
 
-fn rule(name: &str, target: Target, effects: Effects) -> Rule {
+fn rule(name: &str, target: RuleTarget, effects: Effects) -> Rule {
     Rule {
         name: name.into(),
         origin: Origin::File,
@@ -36,8 +36,8 @@ fn rule(name: &str, target: Target, effects: Effects) -> Rule {
     }
 }
 
-fn clients(texts: &[&str]) -> Target {
-    Target::Clients { patterns: patterns(texts), in_groups: None }
+fn clients(texts: &[&str]) -> RuleTarget {
+    RuleTarget::Clients { patterns: patterns(texts), in_groups: None }
 }
 
 fn limit(rate: u32, per: Duration, burst: u32) -> RuleLimit {
@@ -80,14 +80,14 @@ const PATTERNS: [&str; 6] = ["a*", "*b", "*", "g/*", "*/b", "b*"];
 const GROUPS: [&str; 3] = ["g", "h", "*"];
 const TIMES: i64 = 8;
 
-fn target() -> impl Strategy<Value = Target> {
+fn target() -> impl Strategy<Value = RuleTarget> {
     let id = || prop_oneof![(0..IDS.len()).prop_map(|at| IDS[at]), (0..PATTERNS.len()).prop_map(|at| PATTERNS[at])];
     let groups = || vec((0..GROUPS.len()).prop_map(|at| ClientPattern::new(GROUPS[at])), 1..3);
     let named = vec(id().prop_map(ClientPattern::new), 1..3);
     prop_oneof![
-        6 => named.prop_map(|patterns| Target::Clients { patterns, in_groups: None }),
-        2 => groups().prop_map(|groups| Target::Clients { patterns: patterns(&["*"]), in_groups: Some(groups) }),
-        2 => groups().prop_map(Target::Groups),
+        6 => named.prop_map(|patterns| RuleTarget::Clients { patterns, in_groups: None }),
+        2 => groups().prop_map(|groups| RuleTarget::Clients { patterns: patterns(&["*"]), in_groups: Some(groups) }),
+        2 => groups().prop_map(RuleTarget::Groups),
     ]
 }
 
@@ -190,7 +190,7 @@ proptest! {
         for id in IDS {
             let group = id.split_once('/').map(|(group, _)| group);
             let texts = |rule: &Rule| match &rule.target {
-                Target::Clients { patterns, in_groups } => {
+                RuleTarget::Clients { patterns, in_groups } => {
                     let is_in = in_groups.as_ref().is_none_or(|groups| {
                         group.is_some_and(|id| groups.iter().any(|one| matches(text(one).as_bytes(), id.as_bytes())))
                     });
@@ -217,7 +217,7 @@ proptest! {
             assert_eq!(in_force.effects_on(id), other.effects_on(id), "the order of the rules");
         }
         let texts = |rule: &Rule| match &rule.target {
-            Target::Groups(patterns) => Some((patterns.iter().map(text).collect(), false)),
+            RuleTarget::Groups(patterns) => Some((patterns.iter().map(text).collect(), false)),
             _ => None,
         };
         for decision in in_force.explain_group("g") {
@@ -310,8 +310,8 @@ fn tiers_scale_a_default_limit_by_weight() {
 /// An account's limit holds for all its users together, and each user has one, too.
 #[test]
 fn an_account_and_each_of_its_users_have_limits() {
-    let account = rule("account", Target::Groups(patterns(&["acme"])), limits(&[limit(10, SECOND, 10)]));
-    let users = Target::Clients { patterns: patterns(&["*"]), in_groups: Some(patterns(&["acme"])) };
+    let account = rule("account", RuleTarget::Groups(patterns(&["acme"])), limits(&[limit(10, SECOND, 10)]));
+    let users = RuleTarget::Clients { patterns: patterns(&["*"]), in_groups: Some(patterns(&["acme"])) };
     let each = rule("users", users, limits(&[limit(4, SECOND, 4)]));
     let mut sim = sim(Policy { names_groups: true, ..reject(1_000) }, vec![account, each]);
     assert_eq!(["acme/a", "acme/b", "acme/c"].map(|user| send(&mut sim, user, 6)), [4, 4, 2]);
@@ -338,7 +338,7 @@ fn a_limit_that_changes_keeps_its_debt() {
     assert_eq!(send(&mut sim, "a", 20), 2);
 }
 
-fn hold(name: &str, target: Target) -> Rule {
+fn hold(name: &str, target: RuleTarget) -> Rule {
     rule(name, target, Effects { hold: Some(true), ..Effects::default() })
 }
 
@@ -373,7 +373,7 @@ fn a_held_client_waits_and_lends_its_share() {
 #[test]
 fn reject_mode_rejects_records_of_held_clients_and_groups() {
     let base = Policy { names_groups: true, ..reject(100) };
-    let rules = vec![hold("night", Target::Groups(patterns(&["g"]))), hold("one", clients(&["a"]))];
+    let rules = vec![hold("night", RuleTarget::Groups(patterns(&["g"]))), hold("one", clients(&["a"]))];
     let mut sim = sim(base, rules);
     for client in ["g/x", "a"] {
         assert_eq!(sim.read(client, 0), Fate::Rejected(Reason::Held), "{client}");
@@ -466,7 +466,7 @@ fn a_weight_lists_a_client_beside_those_of_tables() {
 fn a_weekend_is_a_rule_with_two_times() {
     let base = policy(100, SECOND);
     let weekend =
-        Rule { from_ms: Some(10), until_ms: Some(20), ..rule("weekend", Target::Service, Effects::default()) };
+        Rule { from_ms: Some(10), until_ms: Some(20), ..rule("weekend", RuleTarget::Service, Effects::default()) };
     let effects = Effects { capacity: Some(300), enforce: Some(false), ..Effects::default() };
     let policy = with_rules(base, vec![Rule { effects, ..weekend }]);
     let at = |now| (policy.at(now).capacity, policy.at(now).enforce);

@@ -117,8 +117,8 @@ pub(super) async fn top(
     let query = query.ok().filter(|query| query.top.is_none_or(|top| (1..=MAX_TOP).contains(&top)));
     let (Ok(Path(name)), Some(query)) = (path, query) else {
         let error = format!(
-            "allowed: ?top=N with N from 1 to {MAX_TOP}, from=N, sort=FIELD, order=asc or desc, find=TEXT, and names in \
-             UTF-8"
+            "allowed: ?top=N with N from 1 to {MAX_TOP}, from=N, sort=FIELD, order=asc or desc, find=TEXT, and names \
+             in UTF-8"
         );
         return refusal(StatusCode::BAD_REQUEST, json!({ "error": error }));
     };

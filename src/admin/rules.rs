@@ -18,7 +18,7 @@ use watermaster_api::{ClientEffect, ExplainView, FieldView, RuleChangesView, Rul
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
-use watermaster_core::rules::{Origin, Rule, Target};
+use watermaster_core::rules::{Origin, Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
 use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
@@ -253,7 +253,7 @@ pub(super) async fn change(
     };
     let former = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
     let former = handle.rules.known().rules.get(&*name).and_then(|known| known.rule.clone().ok()).or(former);
-    let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == Target::Service);
+    let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
     if (of_service(&parsed_rule) || of_service(&former)) && caller.role < Role::Operate && !query.dry_run {
         return refused(

@@ -92,7 +92,7 @@ impl PolicyInForce {
 mod tests {
     use std::sync::Arc;
 
-    use watermaster_core::rules::{Effects, Origin, Rule, Rules, Target};
+    use watermaster_core::rules::{Effects, Origin, Rule, RuleTarget, Rules};
 
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
         Rule {
             name: "r".into(),
             origin: Origin::File,
-            target: Target::Service,
+            target: RuleTarget::Service,
             priority: 0,
             from_ms: Some(10),
             until_ms: Some(20),

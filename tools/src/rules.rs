@@ -6,7 +6,7 @@ mod explain;
 use clap::{Args, Subcommand};
 
 use crate::cli::Exit;
-use changes::{AcceptLossArgs, DiffArgs, ExportArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
+use changes::{AcceptLossArgs, DiffArgs, ExportRulesArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
 use explain::ExplainArgs;
 
 /// Arguments of the command.
@@ -31,7 +31,7 @@ enum RulesCommand {
     /// Tell what holds for a client or a group, and which rule gave each value
     Explain(ExplainArgs),
     /// Print the rules of run time as [[service.rule]], so that Git can become the truth
-    Export(ExportArgs),
+    Export(ExportRulesArgs),
     /// Compare a file with the rules of run time; exits with 1 if they differ
     Diff(DiffArgs),
     /// Go on with what the topic of the rules has, after records of it were lost

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 
 use super::Rules;
-use super::rule::{Field, Origin, Rule, Target};
+use super::rule::{Field, Origin, Rule, RuleTarget};
 use crate::pattern::ClientPattern;
 
 /// The way in which a rule names its target, the narrowest first.
@@ -44,14 +44,14 @@ impl<'r> Rank<'r> {
     /// The rank of a rule for a target that it matches.
     pub fn of(rule: &'r Rule, id: &str) -> Rank<'r> {
         let patterns: &[ClientPattern] = match &rule.target {
-            Target::Clients { patterns, .. } | Target::Groups(patterns) => patterns,
-            Target::Service => &[],
+            RuleTarget::Clients { patterns, .. } | RuleTarget::Groups(patterns) => patterns,
+            RuleTarget::Service => &[],
         };
         let matching = patterns.iter().filter(|pattern| pattern.matches(id));
         let reach = |pattern: &ClientPattern| match (pattern.id(), pattern.literal_characters()) {
             (Some(_), _) => Reach::Id,
             (None, 1..) => Reach::Pattern,
-            (None, 0) if matches!(rule.target, Target::Clients { in_groups: Some(_), .. }) => Reach::InGroups,
+            (None, 0) if matches!(rule.target, RuleTarget::Clients { in_groups: Some(_), .. }) => Reach::InGroups,
             (None, 0) => Reach::All,
         };
         let reach = matching.map(reach).min().unwrap_or(Reach::All);

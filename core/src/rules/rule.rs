@@ -15,7 +15,7 @@ pub struct Rule {
     /// 1 to 64 characters. Those of tables are `client.NAME` and `group.NAME`.
     pub name: Arc<str>,
     pub origin: Origin,
-    pub target: Target,
+    pub target: RuleTarget,
     /// −1000 to 1000; the highest decides.
     pub priority: i16,
     /// The time from which on the rule is valid, and that at which it ends, in milliseconds since the Unix epoch.
@@ -41,7 +41,7 @@ pub enum Origin {
 
 /// The targets of a rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub enum Target {
+pub enum RuleTarget {
     Clients {
         patterns: Vec<ClientPattern>,
         /// Only clients in groups with these ids; `None` for all.
@@ -51,24 +51,24 @@ pub enum Target {
     Service,
 }
 
-impl Target {
+impl RuleTarget {
     /// Returns whether a pattern of the target matches this client, in whatever group it is.
     pub fn names_client(&self, client: &str) -> bool {
-        matches!(self, Target::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
+        matches!(self, RuleTarget::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
     }
 
     /// Returns whether a pattern of the target matches this group.
     pub(super) fn names_group(&self, group: &str) -> bool {
-        matches!(self, Target::Groups(patterns) if patterns.iter().any(|pattern| pattern.matches(group)))
+        matches!(self, RuleTarget::Groups(patterns) if patterns.iter().any(|pattern| pattern.matches(group)))
     }
 
     /// Returns whether the target's clients may be in this group.
     pub(super) fn takes_group(&self, group: Option<&str>) -> bool {
         match self {
-            Target::Clients { in_groups: Some(groups), .. } => {
+            RuleTarget::Clients { in_groups: Some(groups), .. } => {
                 group.is_some_and(|group| groups.iter().any(|pattern| pattern.matches(group)))
             }
-            Target::Clients { in_groups: None, .. } | Target::Groups(_) | Target::Service => true,
+            RuleTarget::Clients { in_groups: None, .. } | RuleTarget::Groups(_) | RuleTarget::Service => true,
         }
     }
 }

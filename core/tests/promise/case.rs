@@ -8,7 +8,7 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{
     CatchUp, ClientPattern, ClientPolicy, GroupPolicy, Lending, Limit, Mode, Overflow, Policy, Window,
 };
-use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
+use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::units::{Ratio, Weight};
 
 /// A class of cases; all of its policies have the property in its name.
@@ -170,10 +170,10 @@ pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
     let names = ["client-0000", "client-0001", "client-*2", "client-000*", "*"];
     let id = (0..names.len()).prop_map(move |at| ClientPattern::new(names[at]));
     let target = prop_oneof![
-        4 => id.prop_map(|id| Target::Clients { patterns: vec![id], in_groups: None }),
-        1 => Just(Target::Groups(vec![ClientPattern::new("half")])),
-        1 => Just(Target::Groups(vec![ClientPattern::new("*")])),
-        1 => Just(Target::Service),
+        4 => id.prop_map(|id| RuleTarget::Clients { patterns: vec![id], in_groups: None }),
+        1 => Just(RuleTarget::Groups(vec![ClientPattern::new("half")])),
+        1 => Just(RuleTarget::Groups(vec![ClientPattern::new("*")])),
+        1 => Just(RuleTarget::Service),
     ];
     let limits = vec((own_limits(), any::<bool>()), 0..3);
     let effects = (0_u8..8, weights(), limits, 1_u64..3_000).prop_map(move |(field, weight, limits, number)| {
@@ -190,8 +190,8 @@ pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
         }
     });
     vec((target, effects, -1_i16..2), 0..6).prop_map(|rules| {
-        let rule = |(number, (target, effects, priority)): (usize, (Target, Effects, i16))| {
-            let of_service = target == Target::Service;
+        let rule = |(number, (target, effects, priority)): (usize, (RuleTarget, Effects, i16))| {
+            let of_service = target == RuleTarget::Service;
             let applies = if of_service { Field::OF_SERVICE } else { Field::OF_CLIENT };
             let effects = if applies.iter().any(|field| effects.set(*field)) { effects } else { Effects::default() };
             rule_of(&format!("rule-{number}"), target, priority, effects)
@@ -200,7 +200,7 @@ pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-fn rule_of(name: &str, target: Target, priority: i16, effects: Effects) -> Rule {
+fn rule_of(name: &str, target: RuleTarget, priority: i16, effects: Effects) -> Rule {
     Rule {
         name: name.into(),
         origin: Origin::RunTime,
@@ -223,11 +223,11 @@ pub fn with_rules(policy: &Policy, rules: &[Rule]) -> Policy {
     };
     let id = |id: &str| vec![ClientPattern::new(id)];
     let of_client = |client: &ClientPolicy| {
-        let target = Target::Clients { patterns: id(&client.name), in_groups: None };
+        let target = RuleTarget::Clients { patterns: id(&client.name), in_groups: None };
         table(format!("client.{}", client.name), target, client.weight, &client.limits)
     };
     let of_group = |group: &GroupPolicy| {
-        table(format!("group.{}", group.name), Target::Groups(id(&group.name)), group.weight, &group.limits)
+        table(format!("group.{}", group.name), RuleTarget::Groups(id(&group.name)), group.weight, &group.limits)
     };
     let tables = policy.clients.iter().map(of_client).chain(policy.groups.iter().map(of_group));
     Policy { rules: Arc::new(Rules::new(tables.chain(rules.iter().cloned()).collect())), ..policy.clone() }

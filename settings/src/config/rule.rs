@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use watermaster_core::policy::{ClientPattern, Limit};
-use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, Rules, Target};
+use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::units::Weight;
 
 use super::{ConfigErrors, schema, service, values};
@@ -54,8 +54,8 @@ fn tables<'s>(section: &'s Section<'_>, kind: &'static str) -> impl Iterator<Ite
             name: format!("{kind}.{name}").into(),
             origin: Origin::File,
             target: match kind {
-                "client" => Target::Clients { patterns, in_groups: None },
-                _ => Target::Groups(patterns),
+                "client" => RuleTarget::Clients { patterns, in_groups: None },
+                _ => RuleTarget::Groups(patterns),
             },
             priority: 0,
             from_ms: None,
@@ -105,11 +105,11 @@ pub fn to_json(rule: &Rule) -> Value {
         if *scales { merged(limit, json!({ "scale": "weight" })) } else { limit }
     };
     let target = match &rule.target {
-        Target::Clients { patterns, in_groups } => {
+        RuleTarget::Clients { patterns, in_groups } => {
             json!({ "clients": texts(patterns), "in_groups": in_groups.as_deref().map(texts) })
         }
-        Target::Groups(patterns) => json!({ "groups": texts(patterns) }),
-        Target::Service => json!({ "service": true }),
+        RuleTarget::Groups(patterns) => json!({ "groups": texts(patterns) }),
+        RuleTarget::Service => json!({ "service": true }),
     };
     let effects = &rule.effects;
     let rest = json!({
@@ -165,7 +165,7 @@ fn read(section: &Section<'_>, origin: Origin, most_capacity: Option<u64>) -> Op
     })
 }
 
-fn target(section: &Section<'_>) -> Option<Target> {
+fn target(section: &Section<'_>) -> Option<RuleTarget> {
     let patterns = |key: &str| {
         let list = section.list(key, values::client)?;
         if list.as_ref().is_some_and(|list| list.len() > MAX_ENTRIES) {
@@ -176,13 +176,13 @@ fn target(section: &Section<'_>) -> Option<Target> {
     let [clients, groups, in_groups] = ["clients", "groups", "in_groups"].map(patterns);
     let service: Option<bool> = section.get("service");
     match (clients?, groups?, service?) {
-        (Some(patterns), None, false) => Some(Target::Clients { patterns, in_groups: in_groups? }),
+        (Some(patterns), None, false) => Some(RuleTarget::Clients { patterns, in_groups: in_groups? }),
         (None, Some(_), false) if in_groups.as_ref()?.is_some() => {
             section.refuse("in_groups", "stands beside groups", "groups alone, or clients with in_groups");
             None
         }
-        (None, Some(groups), false) => Some(Target::Groups(groups)),
-        (None, None, true) => Some(Target::Service),
+        (None, Some(groups), false) => Some(RuleTarget::Groups(groups)),
+        (None, None, true) => Some(RuleTarget::Service),
         (None, None, false) => {
             section
                 .refuse("clients", "is missing, and the rule has no other target", "one of clients, groups, service");
@@ -250,11 +250,11 @@ fn one_limit(section: &Section<'_>) -> Option<RuleLimit> {
 }
 
 /// Refuses fields that the target can't have, and a rule without any.
-fn check_fields(section: &Section<'_>, target: &Target, effects: &Effects) {
+fn check_fields(section: &Section<'_>, target: &RuleTarget, effects: &Effects) {
     let (of_target, noun) = match target {
-        Target::Clients { .. } => (Field::OF_CLIENT, "clients"),
-        Target::Groups(_) => (Field::OF_GROUP, "groups"),
-        Target::Service => (Field::OF_SERVICE, "the service"),
+        RuleTarget::Clients { .. } => (Field::OF_CLIENT, "clients"),
+        RuleTarget::Groups(_) => (Field::OF_GROUP, "groups"),
+        RuleTarget::Service => (Field::OF_SERVICE, "the service"),
     };
     let names = || of_target.iter().map(|field| field.into_str()).collect::<Vec<_>>().join(", ");
     let mut sets_any = false;
@@ -265,7 +265,7 @@ fn check_fields(section: &Section<'_>, target: &Target, effects: &Effects) {
             section.refuse(key, format!("is no field of a rule for {noun}"), names());
         }
     }
-    if matches!(target, Target::Clients { in_groups: Some(_), .. }) && effects.group.is_some() {
+    if matches!(target, RuleTarget::Clients { in_groups: Some(_), .. }) && effects.group.is_some() {
         section.refuse("group", "stands beside in_groups", "clients alone: the group decides whether a rule matches");
     }
     if !sets_any {
@@ -277,7 +277,7 @@ fn check_fields(section: &Section<'_>, target: &Target, effects: &Effects) {
 fn warn_of_doubtful(service: &Section<'_>, written: &[Section<'_>], rules: &[Rule]) {
     let groups: Vec<_> = service.named_tables("group").into_iter().map(|(name, _)| name.to_owned()).collect();
     let by_rules = rules.iter().filter_map(|rule| match &rule.target {
-        Target::Groups(patterns) => Some(patterns.iter().filter_map(|pattern| pattern.id().map(str::to_owned))),
+        RuleTarget::Groups(patterns) => Some(patterns.iter().filter_map(|pattern| pattern.id().map(str::to_owned))),
         _ => None,
     });
     let groups: HashSet<String> = by_rules.flatten().chain(groups).collect();

@@ -11,7 +11,7 @@ use watermaster_settings::Service;
 use watermaster_settings::config::rule_of_json;
 
 use super::*;
-use crate::rules::{KnownRule, LogState, RulesCell};
+use crate::rules::{KnownRule, LogState, NotUnderstood, RulesCell};
 
 const NOW_MS: i64 = 1_000_000;
 
@@ -38,7 +38,7 @@ fn cell() -> RulesCell {
         ("next", Ok(rule("next", json!({ "from": "1970-01-01T00:16:41Z" })))),
         ("over", Ok(rule("over", json!({ "until": "1970-01-01T00:16:40Z" })))),
         ("off", Ok(rule("off", json!({ "disabled": true })))),
-        ("new", Err("an unknown field".to_owned())),
+        ("new", Err(NotUnderstood::LaterForm(2))),
     ];
     for ((name, rule), at_ms) in rules.into_iter().zip(7_000..) {
         let version = RuleVersion { n: 1, id: ChangeId(7) };

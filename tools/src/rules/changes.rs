@@ -106,7 +106,7 @@ pub struct RemoveArgs {
 
 /// Arguments of `export`.
 #[derive(Debug, Args)]
-pub struct ExportArgs {
+pub struct ExportRulesArgs {
     #[command(flatten)]
     instance: InstanceArgs,
     /// Also the rules of the file that are in force
@@ -158,18 +158,18 @@ impl RulesError {
 }
 
 /// A running instance, and the service that is meant.
-struct Target {
+struct RulesInstance {
     endpoint: Endpoint,
     url: String,
     service: String,
 }
 
-impl Target {
-    fn new(args: &InstanceArgs) -> Result<Target, RulesError> {
+impl RulesInstance {
+    fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
         let arguments = |error: &dyn std::fmt::Display| RulesError::File(error.to_string());
         let token = args.token.read().map_err(|error| arguments(&error))?;
         let endpoint = args.instance.endpoint(token.as_deref()).map_err(|error| arguments(&error))?;
-        let mut target = Target { endpoint, url: args.instance.url.clone(), service: String::new() };
+        let mut target = RulesInstance { endpoint, url: args.instance.url.clone(), service: String::new() };
         target.service = match &args.service {
             Some(name) => name.clone(),
             None => target.only_service()?,
@@ -264,7 +264,7 @@ fn ended(result: Result<(), RulesError>) -> Exit {
 /// Lists the rules.
 pub fn list(args: &ListArgs) -> Exit {
     let query = args.client.as_ref().map(|client| format!("&client={}", percent_encoded(client))).unwrap_or_default();
-    let listed = Target::new(&args.instance).and_then(|target| target.rules(&query));
+    let listed = RulesInstance::new(&args.instance).and_then(|target| target.rules(&query));
     ended(listed.map(|rules| match args.output.format {
         Output::Json => print_json(&rules),
         Output::Text if rules.is_empty() => print("no rules"),
@@ -279,7 +279,7 @@ pub fn list(args: &ListArgs) -> Exit {
 
 /// Prints one rule.
 pub fn get(args: &GetArgs) -> Exit {
-    let found = Target::new(&args.instance).and_then(|target| {
+    let found = RulesInstance::new(&args.instance).and_then(|target| {
         target.asked(target.endpoint.get(&target.path(&format!("/{}", percent_encoded(&args.name)))))
     });
     ended(found.map(|(_, rule)| print_json(&rule)))
@@ -287,7 +287,7 @@ pub fn get(args: &GetArgs) -> Exit {
 
 /// Puts a rule, or the rules of a file.
 pub fn put(args: &PutArgs) -> Exit {
-    ended(Target::new(&args.instance).and_then(|target| match (&args.name, &args.file) {
+    ended(RulesInstance::new(&args.instance).and_then(|target| match (&args.name, &args.file) {
         (_, Some(file)) => put_file(&target, file, args),
         (Some(name), None) => {
             let body = body(args)?;
@@ -374,7 +374,7 @@ fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesErro
     Ok(rules.iter().map(|rule| (rule.name.to_string(), rule_to_json(rule))).collect())
 }
 
-fn put_file(target: &Target, file: &Path, args: &PutArgs) -> Result<(), RulesError> {
+fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), RulesError> {
     let wanted = of_file(file, &target.service)?;
     let known = run_time(target)?;
     let mut first = None;
@@ -398,7 +398,7 @@ fn put_file(target: &Target, file: &Path, args: &PutArgs) -> Result<(), RulesErr
     first.map_or(Ok(()), Err)
 }
 
-fn run_time(target: &Target) -> Result<Vec<RuleView>, RulesError> {
+fn run_time(target: &RulesInstance) -> Result<Vec<RuleView>, RulesError> {
     target.rules("&origin=run_time")
 }
 
@@ -413,14 +413,14 @@ fn same(one: &Value, other: &Value, name: &str) -> bool {
 
 /// Deletes a rule.
 pub fn remove(args: &RemoveArgs) -> Exit {
-    let removed = Target::new(&args.instance)
+    let removed = RulesInstance::new(&args.instance)
         .and_then(|target| target.change(&args.name, None, args.if_match.as_deref(), args.dry_run));
     ended(removed.map(|(_, answer)| print(told(&answer, args.dry_run))))
 }
 
 /// Prints the rules of run time as a file.
-pub fn export(args: &ExportArgs) -> Exit {
-    let exported = Target::new(&args.instance).and_then(|target| {
+pub fn export(args: &ExportRulesArgs) -> Exit {
+    let exported = RulesInstance::new(&args.instance).and_then(|target| {
         let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
         print(format_args!("[[service]]\nname = {:?}", target.service));
         for rule in rules {
@@ -448,7 +448,7 @@ fn toml(value: &Value) -> String {
 
 /// Prints the differences between a file and the rules of run time.
 pub fn diff(args: &DiffArgs) -> Exit {
-    let compared = Target::new(&args.instance).and_then(|target| {
+    let compared = RulesInstance::new(&args.instance).and_then(|target| {
         let (wanted, known) = (of_file(&args.file, &target.service)?, run_time(&target)?);
         let mut differs = false;
         let mut tell = |sign: char, name: &str, rule: &Value| {
@@ -479,8 +479,8 @@ pub fn diff(args: &DiffArgs) -> Exit {
 
 /// Goes on with what the topic of the rules has.
 pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
-    let accepted =
-        Target::new(&args.instance).and_then(|target| target.asked(target.endpoint.post(&target.path("/accept-loss"))));
+    let accepted = RulesInstance::new(&args.instance)
+        .and_then(|target| target.asked(target.endpoint.post(&target.path("/accept-loss"))));
     ended(accepted.map(|_| print("the rules are those that the topic has now")))
 }
 
@@ -506,12 +506,12 @@ mod tests {
     #[test]
     fn options_describe_a_rule() {
         #[derive(clap::Parser)]
-        struct Cli {
+        struct PutCommand {
             #[command(flatten)]
             put: PutArgs,
         }
         use clap::Parser as _;
-        let parsed = Cli::parse_from([
+        let parsed = PutCommand::parse_from([
             "put", "partner", "--clients", "acme", "--set", "limit.rate=20", "--set", "limit.per=1s", "--set",
             "hold=true", "--until", "2026-07-06T00:00:00+02:00", "--note", "why",
         ]);
