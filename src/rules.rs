@@ -2,7 +2,8 @@
 //! them, and changes go the other way.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use watermaster_core::rules::log::record::RuleVersion;
 use watermaster_core::rules::log::{WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Rule, Rules};
 
+/// The most orders that wait for the thread.
+const MAX_ORDERS: usize = 256;
 /// The number of changes that are kept.
 const KEPT_CHANGES: usize = 1_000;
 
@@ -123,15 +126,22 @@ pub enum RulesOrder {
 #[derive(Debug)]
 pub struct RulesCell {
     known: Mutex<KnownRules>,
-    orders: Mutex<Sender<RulesOrder>>,
+    orders: Mutex<SyncSender<RulesOrder>>,
     /// The other end, until a thread takes it.
     taken: Mutex<Option<Receiver<RulesOrder>>>,
+    /// The largest capacity that a rule may set, which a reload changes.
+    max_capacity: AtomicU64,
 }
 
 impl Default for RulesCell {
     fn default() -> RulesCell {
-        let (orders, taken) = mpsc::channel();
-        RulesCell { known: Mutex::default(), orders: Mutex::new(orders), taken: Mutex::new(Some(taken)) }
+        let (orders, taken) = mpsc::sync_channel(MAX_ORDERS);
+        RulesCell {
+            known: Mutex::default(),
+            orders: Mutex::new(orders),
+            taken: Mutex::new(Some(taken)),
+            max_capacity: AtomicU64::new(0),
+        }
     }
 }
 
@@ -140,16 +150,25 @@ impl RulesCell {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an order to the thread. Without one, the order waits for the next thread.
-    pub fn order(&self, order: RulesOrder) {
-        let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+    /// Sends an order to the thread. Returns false if too many wait.
+    pub fn order(&self, order: RulesOrder) -> bool {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).try_send(order).is_ok()
+    }
+
+    /// Sets the largest capacity that a rule may set.
+    pub fn set_max_capacity(&self, max: u64) {
+        self.max_capacity.store(max, Ordering::Relaxed);
+    }
+
+    pub fn max_capacity(&self) -> u64 {
+        self.max_capacity.load(Ordering::Relaxed)
     }
 
     /// Takes the end at which orders arrive. The former thread's is replaced.
     pub fn receiver(&self) -> Receiver<RulesOrder> {
         let waiting = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
         waiting.unwrap_or_else(|| {
-            let (orders, taken) = mpsc::channel();
+            let (orders, taken) = mpsc::sync_channel(MAX_ORDERS);
             *self.orders.lock().unwrap_or_else(PoisonError::into_inner) = orders;
             taken
         })

@@ -197,7 +197,9 @@ impl ServiceHandle {
         let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
         let open = Arc::new(OpenCell::new(service));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
-        ServiceHandle { name, cell, heartbeat, inbox, pace, open, rules: Arc::default(), stop }
+        let rules = Arc::<RulesCell>::default();
+        rules.set_max_capacity(service.rules_max_capacity);
+        ServiceHandle { name, cell, heartbeat, inbox, pace, open, rules, stop }
     }
 
     /// Shows why the service is not ready, with its other figures as they are.

@@ -411,13 +411,15 @@ impl Scheduler {
     /// it, the client that has its turn is blocked; a record that goes first is to be rejected.
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> ClientTurn {
-        let QueuedRecord { client, first, .. } = *self.backlog.get(slot);
-        let client = match self.clients.take_limits(now, client) {
+        let QueuedRecord { client: index, first, .. } = *self.backlog.get(slot);
+        let client = match self.clients.take_limits(now, index) {
             Ok(client) => client,
             Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },
             Err(limit) => {
                 if self.backlog.first.is_empty() || self.backlog.first_after > now {
-                    self.block(turn, limit);
+                    // A record of another client may leave its queue by itself, also while that client is held.
+                    let retry = if index == turn { Time::NEVER } else { now + self.policy.commit_interval };
+                    self.block(turn, OverLimit { until: limit.until.min(retry), ..limit });
                 } else {
                     self.backlog.first_after = limit.until;
                 }

@@ -9,7 +9,8 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::proptest;
 use sim::{Fate, START, Sim, granted, policy};
-use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Policy};
+use watermaster_core::offset_map::MapBudget;
+use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::reason::Reason;
 use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::units::Weight;
@@ -368,6 +369,25 @@ fn a_held_client_waits_and_lends_its_share() {
     sim.throttle.handle_rules(sim.now, base.at(NOW_MS));
     flood(&mut sim);
     assert!(admitted(&sim, "held") - during[0] >= 140, "half of the capacity again");
+}
+
+/// A full offset map sends the oldest record of a partition before all others. While that one belongs to a held client,
+/// the other clients wait for it, but no longer: it may leave by its longest wait.
+#[test]
+fn a_held_client_blocks_no_other_one_after_its_records_have_left() {
+    let small = Policy { overflow: Overflow::Pause, map_budget: MapBudget::Chars(24), ..policy(10_000, SECOND) };
+    let stale = Effects { hold: Some(true), max_delay: Some(SECOND * 2), ..Effects::default() };
+    let mut sim = sim(small, vec![rule("night", clients(&["held"]), stale)]);
+    let mut number = 0;
+    while !sim.paused[0] && number < 2_000 {
+        sim.read(if number % 3 == 0 { "held" } else { "free" }, 0);
+        number += 1;
+    }
+    assert!(sim.paused[0], "the map is full after {number} records");
+    sim.run_for(SECOND * 10);
+    let waits = |name| sim.count(name, |fate| *fate == Fate::Held);
+    assert_eq!([waits("held"), waits("free")], [0, 0]);
+    assert_eq!(sim.count("free", |fate| matches!(fate, Fate::Rejected(_))), 0);
 }
 
 #[test]

@@ -35,6 +35,7 @@ use crate::{reload::Configuration, services::ServiceHandle};
 use console::{Console, Recorder, events, now};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
+pub(crate) use rules::shown;
 use server::ConnectionLimits;
 use watermaster_api::{
     ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NowView, ReloadView, RuleChangesView,
@@ -337,6 +338,13 @@ struct Caller {
     role: Role,
     /// The services of which it may change rules; empty for all.
     services: Vec<String>,
+}
+
+impl Caller {
+    /// Returns whether the token may change rules of a service.
+    fn changes(&self, service: &str) -> bool {
+        self.services.is_empty() || self.services.iter().any(|known| known == service)
+    }
 }
 
 async fn require_token(

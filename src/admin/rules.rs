@@ -20,7 +20,7 @@ use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Origin, Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
-use watermaster_settings::config::{instant, rule_of_json};
+use watermaster_settings::config::{LAST_MS, instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
 use super::{Caller, Served, find, refusal};
@@ -65,6 +65,10 @@ pub(super) struct ExplainQuery {
 /// A refusal: a word for programs, and a sentence for people.
 fn refused(status: StatusCode, code: &str, message: impl Into<String>) -> Response {
     refusal(status, json!({ "error": code, "message": message.into() }))
+}
+
+fn not_this_service() -> Response {
+    refused(StatusCode::FORBIDDEN, "forbidden", "the token may not change rules of this service")
 }
 
 fn bad_question(message: &str) -> Response {
@@ -152,7 +156,8 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
     }
 }
 
-fn shown(ms: u64) -> String {
+pub(crate) fn shown(ms: u64) -> String {
+    let ms = ms.min(LAST_MS as u64);
     humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }
 
@@ -240,8 +245,8 @@ pub(super) async fn change(
         let message = format!("service {service_name:?} has no rules_topic: its rules are those of the file");
         return refused(StatusCode::CONFLICT, "rules_off", message);
     }
-    if !caller.services.is_empty() && !caller.services.contains(&service_name) {
-        return refused(StatusCode::FORBIDDEN, "forbidden", "the token may not change rules of this service");
+    if !caller.changes(&service_name) {
+        return not_this_service();
     }
     let rule = match (method == Method::DELETE, body) {
         (true, _) => None,
@@ -252,10 +257,13 @@ pub(super) async fn change(
         (false, Err(error)) => return refused(error.status(), "too_large", error.body_text()),
     };
     let former = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
-    let former = handle.rules.known().rules.get(&*name).and_then(|known| known.rule.clone().ok()).or(former);
+    let known = handle.rules.known().rules.get(&*name).map(|known| known.rule.clone());
+    // A rule that is not understood here may be one for the service.
+    let is_opaque = matches!(known, Some(Err(_)));
+    let former = known.and_then(Result::ok).or(former);
     let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
-    if (of_service(&parsed_rule) || of_service(&former)) && caller.role < Role::Operate && !query.dry_run {
+    if (of_service(&parsed_rule) || of_service(&former) || is_opaque) && caller.role < Role::Operate && !query.dry_run {
         return refused(
             StatusCode::FORBIDDEN,
             "forbidden",
@@ -292,8 +300,9 @@ pub(super) async fn change(
         at: clock::since_epoch().as_millis() as u64,
     };
     let existed = handle.rules.known().rules.contains_key(&*name);
-    handle.rules.order(RulesOrder::Write(RuleRequest { write, answer }));
+    let is_taken = handle.rules.order(RulesOrder::Write(RuleRequest { write, answer }));
     let outcome = match timeout(ANSWER_TIMEOUT, outcome).await {
+        _ if !is_taken => Err(WriteRefusal::Busy),
         Ok(Ok(outcome)) => outcome,
         Ok(Err(_)) => Ok(WriteOutcome::NotSent),
         Err(_) => Ok(WriteOutcome::Unknown),
@@ -379,9 +388,12 @@ fn answered(
 
 /// Goes on with what the topic of the rules has.
 pub(super) async fn accept_loss(
-    State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
+    State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, path: Result<Path<String>, PathRejection>,
 ) -> Response {
     let Ok(Path(name)) = path else { return bad_question("the path is not UTF-8") };
+    if !caller.changes(&name) {
+        return not_this_service();
+    }
     match find(&served.state, &name) {
         Ok(handle) => {
             handle.rules.order(RulesOrder::AcceptLoss);

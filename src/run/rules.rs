@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
@@ -26,10 +26,10 @@ use crate::services::{Change, ServiceHandle};
 
 /// The longest wait for a record, in which an order waits, too.
 const WAIT: Duration = Duration::from_millis(10);
-/// The longest wait for the brokers.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// The time between two attempts after an error.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest wait for the brokers, in which orders wait, too.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two attempts to find or make the topic.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const CLEAN_INTERVAL: Duration = Duration::from_secs(1);
 /// An engine takes other rules over at most this often.
 const TELL_INTERVAL: Duration = Duration::from_millis(100);
@@ -50,6 +50,8 @@ struct Follower<'a> {
     is_news: bool,
     told_at: Option<Instant>,
     cleaned_at: Instant,
+    /// The largest capacity that a rule may set.
+    max_capacity: u64,
     is_failing: bool,
 }
 
@@ -60,7 +62,7 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
     let group = watermaster_kafka::consumer::group_id(kafka, service);
     while let Err(why) = ensure_rules_topic(kafka, topic, TIMEOUT) {
         warn!(service = service.name, "the rules can't be read: {why}");
-        let until = Instant::now() + RETRY_INTERVAL * 10;
+        let until = Instant::now() + RETRY_INTERVAL;
         while Instant::now() < until && !ends() {
             thread::sleep(super::CHECK_INTERVAL);
         }
@@ -68,22 +70,29 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
             return;
         }
     }
-    let seed = RandomState::new().hash_one(&service.name);
+    let open = || RulesTopic::new(kafka, &group, topic, RandomState::new().hash_one(&service.name), TIMEOUT);
+    let mut secrets = kafka.secrets.other_changes();
     let mut follower = Follower {
         service,
         handle,
-        topic: RulesTopic::new(kafka, &group, topic, seed, TIMEOUT),
+        topic: open(),
         orders: handle.rules.receiver(),
         waiting: HashMap::new(),
         is_news: false,
         told_at: None,
         cleaned_at: Instant::now(),
+        max_capacity: handle.rules.max_capacity(),
         is_failing: false,
     };
     let clock = Clock::start();
     while !ends() {
+        // A living client does not take another certificate.
+        let changes = kafka.secrets.other_changes();
+        if std::mem::replace(&mut secrets, changes) != changes {
+            follower.reopen(open());
+        }
         if !follower.step(&clock) {
-            thread::sleep(RETRY_INTERVAL.min(super::CHECK_INTERVAL));
+            thread::sleep(super::CHECK_INTERVAL);
         }
     }
 }
@@ -93,6 +102,8 @@ impl Follower<'_> {
     fn step(&mut self, clock: &Clock) -> bool {
         while let Ok(order) = self.orders.try_recv() {
             match order {
+                // Its author does not wait any more.
+                RulesOrder::Write(RuleRequest { answer, .. }) if answer.is_closed() => {}
                 RulesOrder::Write(RuleRequest { write, answer }) => self.write(clock, write, Some(answer)),
                 RulesOrder::AcceptLoss => self.topic.accept_loss(),
             }
@@ -110,6 +121,10 @@ impl Follower<'_> {
         }
         self.is_failing = !is_fine;
         self.note_position();
+        let max_capacity = self.handle.rules.max_capacity();
+        if std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity {
+            self.note_all();
+        }
         if self.cleaned_at.elapsed() >= CLEAN_INTERVAL {
             self.cleaned_at = Instant::now();
             self.clean(clock);
@@ -119,6 +134,14 @@ impl Follower<'_> {
             self.handle.inbox.leave(Change { rules: Some(self.handle.rules.rules()), ..Change::default() });
         }
         is_fine
+    }
+
+    /// Reads the topic with other clients. The outcomes of changes on their way are unknown.
+    fn reopen(&mut self, topic: RulesTopic) {
+        self.topic = topic;
+        for (answer, _) in self.waiting.drain().filter_map(|(_, (answer, verb))| Some((answer?, verb))) {
+            let _ = answer.send(Ok(WriteOutcome::Unknown));
+        }
     }
 
     fn write(&mut self, clock: &Clock, write: WriteRequest, answer: Option<oneshot::Sender<WriteAnswer>>) {
@@ -174,7 +197,7 @@ impl Follower<'_> {
         let known = self.known(name, decides);
         let change = &decides.change;
         let view = RuleChangeView {
-            at: humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(change.at)).to_string(),
+            at: crate::admin::shown(change.at),
             by: change.by.to_string(),
             name: name.to_string(),
             etag: (!change.deleted).then(|| decides.version.to_string()),
@@ -210,7 +233,7 @@ impl Follower<'_> {
         let object = object.map_err(|error| NotUnderstood::Refused(error.to_string()));
         let rule = object.and_then(|object| match in_force.change.v {
             VERSION => {
-                let rule = rule_of_json(name, &object, self.service.rules_max_capacity);
+                let rule = rule_of_json(name, &object, self.max_capacity);
                 rule.map_err(|errors| NotUnderstood::Refused(errors.to_string()))
             }
             other => Err(NotUnderstood::LaterForm(other)),
@@ -226,9 +249,11 @@ impl Follower<'_> {
         let log: &RulesLog = self.topic.log();
         let mut known = self.handle.rules.known();
         known.state = match log.known() {
-            _ if log.is_lost() => LogState::Lost,
+            // Records that are lost before the first reading ended leave the rules unknown.
+            Some(_) if log.is_lost() => LogState::Lost,
             Some(_) => LogState::Known,
-            None => LogState::Unknown,
+            // Rules that were known stay in force while they are read anew.
+            None => known.state,
         };
         known.read_offset = log.known().unwrap_or(known.read_offset);
         known.sum = log.totals().sum;
@@ -237,6 +262,7 @@ impl Follower<'_> {
 
     /// Cleans the log, and deletes rules that ended long ago.
     fn clean(&mut self, clock: &Clock) {
+        self.topic.renew_login();
         let snapshot = self.handle.cell.get();
         let is_first = snapshot.group.figures.state.is_none() || snapshot.group.others.is_first;
         self.topic.clean(clock.now(), is_first, MAX_TOMBSTONES_PER_SECOND);

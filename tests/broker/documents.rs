@@ -22,6 +22,9 @@ const ELSEWHERE: [(&str, &str, &str); 2] = [
 ];
 /// The clients of the lending platform.
 const PRODUCTS: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
+/// The rules in a file of their own.
+const RULES: &str =
+    "[[service]]\nname = \"kyc\"\n[[service.rule]]\nname = \"summer\"\ngroups = [\"credit-card\"]\nweight = 2\n";
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest record that the target takes, so that `dlq show` finds one that is undeliverable.
 const TARGET_BYTES: &str = "10000";
@@ -40,6 +43,8 @@ impl Desk {
         let (broker, ports) = (OwnBroker::start(), free_ports());
         let dir = tempfile::tempdir().expect("a temporary directory");
         let platform = read(&root("config/lending-platform.toml"));
+        // Its rules may change while it runs.
+        let platform = platform.replacen("capacity = 2000 ", "rules_topic = \"kyc.rules\"\ncapacity = 2000 ", 1);
         let [first, second] = [0, 1].map(|n| platform.match_indices("[[service]]").nth(n).expect("services").0);
         std::fs::create_dir(dir.path().join("services")).expect("a folder");
         for (name, text) in [
@@ -48,6 +53,7 @@ impl Desk {
             ("services/kyc.toml", &platform[first..second]),
             ("site.toml", "[log]\nformat = \"json\"\n"),
             ("token", "the token of the documents"),
+            ("rules.toml", RULES),
         ] {
             std::fs::write(dir.path().join(name), text).expect("the file can be written");
         }
@@ -111,8 +117,15 @@ impl Desk {
             assert!(process.wait(COMMAND_TIMEOUT).success(), "{file}: watermaster {text}");
             return;
         }
-        let asks = ["health", "reload", "top"].contains(&name) && !text.contains("--url");
-        let text = if asks { text.replacen(name, &format!("{name} --url $WATERMASTER"), 1) } else { text.clone() };
+        let words: Vec<&str> = text.split(' ').take(2).collect();
+        let asks = match words[..] {
+            ["health" | "reload" | "top", ..] => Some(name.to_owned()),
+            ["rules", command] if command != "explain" => Some(words.join(" ")),
+            _ => None,
+        };
+        let asked = asks.filter(|_| !text.contains("--url"));
+        let text =
+            asked.map_or_else(|| text.clone(), |asks| text.replacen(&asks, &format!("{asks} --url $WATERMASTER"), 1));
         assert!(self.succeeds(&text), "{file}: watermaster {text}");
     }
 }

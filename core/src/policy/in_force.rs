@@ -101,7 +101,12 @@ impl Policy {
             limits: limits.iter().map(|limit| limit.of_weight(weight)).collect(),
             hold: rules.decide(|rule| rule.effects.hold).unwrap_or(false),
             max_delay: rules.decide(|rule| rule.effects.max_delay),
-            expire_before_ms: rules.decide(|rule| rule.effects.expire_before_ms).max(of_group),
+            // A time to come counts once it has come.
+            expire_before_ms: [rules.decide(|rule| rule.effects.expire_before_ms), of_group]
+                .into_iter()
+                .flatten()
+                .filter(|&before| before <= now_ms)
+                .max(),
         })
     }
 

@@ -138,8 +138,10 @@ impl Backlog {
                     self.others.len() - 1
                 }
                 None => {
-                    let longer = self.others.iter().enumerate().filter(|(_, (known, _))| *known > delay);
-                    longer.min_by_key(|(_, (known, _))| *known).map_or(0, |(place, _)| place)
+                    let by_time = |(_, (known, _)): &(usize, &(Duration, LinkedList))| *known;
+                    let lists = || self.others.iter().enumerate();
+                    let longer = lists().filter(|(_, (known, _))| *known > delay).min_by_key(by_time);
+                    longer.or_else(|| lists().max_by_key(by_time)).map_or(0, |(place, _)| place)
                 }
             },
         };
@@ -249,13 +251,20 @@ impl Backlog {
     /// Blocks a client: none of its records is sent before `until`.
     pub(super) fn block(&mut self, client: u32, queue: &mut ClientQueue, until: Time) {
         queue.blocked = Some(until);
-        self.blocked.push(Reverse((until, client)));
+        self.wake_at(until, client);
     }
 
     /// Blocks a group: none of its clients' records is sent before `until`.
     pub(super) fn block_group(&mut self, group: usize, until: Time) {
         self.fair.block(group, until);
-        self.blocked.push(Reverse((until, GROUPS + group as u32)));
+        self.wake_at(until, GROUPS + group as u32);
+    }
+
+    /// Lets a client or a group try again at this time. One that is held waits for other rules.
+    fn wake_at(&mut self, until: Time, entry: u32) {
+        if until != Time::NEVER {
+            self.blocked.push(Reverse((until, entry)));
+        }
     }
 
     /// Removes a client from the blocked ones if its time has come; the caller passes its queue to

@@ -152,8 +152,7 @@ impl Client {
         (self.weight, self.held, self.max_delay) = (effects.weight, effects.hold, effects.max_delay);
         self.queue.has_own_delay = self.max_delay.is_some();
         Limits::change(&mut self.limits, now, &effects.limits, effects.hold);
-        // A time to come counts once it has come.
-        if let Some(before) = effects.expire_before_ms.filter(|&before| before <= policy.rules_at_ms) {
+        if let Some(before) = effects.expire_before_ms {
             let ago = policy.rules_at_ms.saturating_sub(before).unsigned_abs();
             self.expires_before = now - Duration::from_millis(ago);
         }

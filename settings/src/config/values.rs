@@ -73,6 +73,8 @@ pub enum TextError {
     NoPort(String),
     #[error("{0}")]
     TopicPattern(String),
+    #[error("the API has this name for itself")]
+    ApiName,
     #[error("{0}… is a table's name")]
     TableName(&'static str),
     #[error("a time without a date or an offset, or none at all")]
@@ -249,11 +251,15 @@ pub fn rule_name(text: &str) -> Result<String, TextError> {
     let name = name(text, 64, "._-")?;
     let of_table = ["client.", "group."].into_iter().find(|prefix| name.starts_with(prefix));
     match (of_table, name.chars().find(char::is_ascii_uppercase)) {
+        _ if ["changes", "accept-loss"].contains(&name.as_str()) => Err(TextError::ApiName),
         (Some(prefix), _) => Err(TextError::TableName(prefix)),
         (None, Some(upper)) => Err(TextError::Character(upper)),
         (None, None) => Ok(name),
     }
 }
+
+/// The last millisecond of the year 9999 in UTC: no later time can be written.
+pub const LAST_MS: i64 = 253_402_300_799_999;
 
 /// Parses a date and a time with an offset, in milliseconds since the Unix epoch.
 pub fn moment(text: &str) -> Result<i64, TextError> {
@@ -266,7 +272,8 @@ pub fn moment(text: &str) -> Result<i64, TextError> {
         Offset::Z => 0,
         Offset::Custom { minutes } => i64::from(minutes) * 60_000,
     };
-    Ok(seconds as i64 * 1_000 + i64::from(time.nanosecond.unwrap_or_default() / 1_000_000) - ahead)
+    let ms = seconds as i64 * 1_000 + i64::from(time.nanosecond.unwrap_or_default() / 1_000_000) - ahead;
+    if (0..=LAST_MS).contains(&ms) { Ok(ms) } else { Err(TextError::NoMoment) }
 }
 
 /// Parses any text of at most `longest` bytes.

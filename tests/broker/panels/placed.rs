@@ -181,6 +181,9 @@ const PLATFORM: &[Placed] = &[
     // All states may have been read back at each scrape.
     panel(57, "Control topic: behind", &[Needs::Quiet(PAUSES)]),
     panel(49, "Seats: openings and claims", &[Needs::Quiet(PAUSES)]),
+    panel(66, "Rules by state", &[SHAPED]),
+    panel(67, "Changes of rules", &[Needs::Quiet(CAMPAIGN)]),
+    panel(68, "Rules: behind", &[SHAPED]),
 ];
 
 const CAPACITY_PLANNING: &[Placed] = &[

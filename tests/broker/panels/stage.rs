@@ -113,8 +113,15 @@ impl Stage {
         self.second = Some(Watermaster::spawn(&config));
     }
 
-    /// Reloads the first instance with a fence around the campaign's capacity, which changes no decision.
+    /// Reloads the first instance with a fence around the campaign's capacity, and puts a rule for clients that send
+    /// nothing. Neither changes a decision.
     pub fn fence(&mut self) {
+        let authorization = format!("Bearer {TOKEN}");
+        let headers =
+            [("authorization", &*authorization), ("if-none-match", "*"), ("content-type", "application/json")];
+        let (path, rule) = (format!("/v1/services/{CAMPAIGN}/rules/none"), r#"{"clients": ["none-*"], "weight": 2}"#);
+        let answer = self.first.request("PUT", &path, &headers, rule).expect("the admin API answers");
+        assert_eq!(answer.0, 201, "{answer:?}");
         self.reload_campaign(|campaign| campaign.keys.push_str("\ncapacity_max = 1000000"));
     }
 
@@ -243,7 +250,7 @@ poll = \"200ms\"";
 fn service(group: &str, name: &str) -> Service {
     // The bounds differ between the services, so that every outcome of a mode occurs in it.
     let (capacity, keys, tables) = match name {
-        CAMPAIGN => (200, "", CAMPAIGN_TABLES),
+        CAMPAIGN => (200, "rules_topic = \"GROUP.rules\"", CAMPAIGN_TABLES),
         REJECTS => {
             let limit = "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }";
             (SHARED_CAPACITY, "mode = \"reject\"\nscope = \"group\"", limit)
@@ -263,7 +270,7 @@ fn service(group: &str, name: &str) -> Service {
             .iter()
             .map(|client| (format!("{group}.{name}.{client}"), (*client).to_owned()))
             .collect(),
-        keys: format!("client_from = [\"header:client-id\"]\n{keys}"),
+        keys: format!("client_from = [\"header:client-id\"]\n{}", keys.replace("GROUP", group)),
         tables: format!("{}\n{clients}", tables.replace("GROUP", group)),
     }
 }

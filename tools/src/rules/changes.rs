@@ -368,14 +368,15 @@ fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesErro
     let text = std::fs::read_to_string(file)
         .map_err(|error| RulesError::File(format!("{} can't be read: {error}", file.display())))?;
     let rules = rules_of_text(&text, file, service).map_err(|errors| RulesError::File(errors.to_string()))?;
-    if rules.is_empty() {
-        return Err(RulesError::File(format!("{} has no [[service.rule]] of the service {service:?}", file.display())));
-    }
     Ok(rules.iter().map(|rule| (rule.name.to_string(), rule_to_json(rule))).collect())
 }
 
 fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), RulesError> {
     let wanted = of_file(file, &target.service)?;
+    if wanted.is_empty() {
+        let why = format!("{} has no [[service.rule]] of the service {:?}", file.display(), target.service);
+        return Err(RulesError::File(why));
+    }
     let known = run_time(target)?;
     let mut first = None;
     let mut tell = |name: &str, result: Result<(u16, Value), RulesError>| match result {

@@ -147,6 +147,14 @@ fn a_wrong_rule_is_refused_with_its_reason() {
             "service[0].rule[0].until (service kyc) is \"tomorrow\": a time without",
         ),
         (
+            "name = \"r\"\nclients = [\"a\"]\nweight = 1\nuntil = 9999-12-31T23:59:59-01:00",
+            "service[0].rule[0].until (service kyc) is 9999-12-31T23:59:59-01:00: a time without",
+        ),
+        (
+            "name = \"changes\"\nclients = [\"a\"]\nweight = 1",
+            "service[0].rule[0].name (service kyc) is \"changes\": the API has this name",
+        ),
+        (
             "name = \"r\"\nclients = [\"a\"]\nweight = 1\npriority = 1001",
             "service[0].rule[0].priority (service kyc) is 1001",
         ),
