@@ -33,7 +33,7 @@ pub mod pattern;
 pub mod policy;
 /// Reasons for rejections.
 pub mod reason;
-/// What holds for clients, groups and the service, and when.
+/// Rules: the settings of clients, groups and the service, and the times at which they are valid.
 pub mod rules;
 /// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
 pub mod scheduler;

@@ -77,7 +77,7 @@ impl Rules {
         self.list.iter()
     }
 
-    /// The rules that say something of a client at a time, whatever they set.
+    /// The rules that match a client and are valid at this time.
     fn matching_client<'r>(&'r self, client: &'r str, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
         let named = self.of_client.get(client).into_iter().flatten();
         self.valid(named.chain(&self.of_clients), now_ms).filter(move |rule| rule.target.names_client(client))

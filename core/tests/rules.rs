@@ -204,7 +204,7 @@ proptest! {
                 assert_eq!(decision.rules.first().copied(), decided, "{} of {id}", decision.field.into_str());
                 let Some(winner) = decided else { continue };
                 let without = |gone: &Rule| {
-                    // What a rule of run time replaces would come back.
+                    // The rule of the file that a rule of run time replaces would come back.
                     let left = rules.iter().filter(|rule| rule.name != gone.name).cloned().collect();
                     let policy = with_rules(base.clone(), left).at(now);
                     policy.explain_client(id).into_iter().find(|other| other.field == decision.field).unwrap().rules

@@ -153,7 +153,7 @@ impl RulesTopic {
     /// Reads what there is. Returns whether there may be more.
     fn read(&mut self, now: Time, wait: Duration) -> Result<bool, SeatLogError> {
         if self.log.is_lost() {
-            // It is read again from its beginning, once the loss is accepted.
+            // The topic is read again from its beginning, once the loss is accepted.
             self.reader = None;
             thread::sleep(wait);
             return Ok(false);

@@ -25,7 +25,7 @@ use watermaster_settings::{Role, Service};
 
 use super::{Caller, Served, find, refusal};
 use crate::clock;
-use crate::rules::{KnownRule, RuleRequest, RulesOrder, with_run_time};
+use crate::rules::{KnownRule, KnownRules, RuleRequest, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
 
 /// The most rules on a page, and the most clients of a dry run.
@@ -75,14 +75,13 @@ fn bad_question(message: &str) -> Response {
     refused(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
-/// The service with this name, its handle and its policy with all rules.
-fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle, Policy), Box<Response>> {
+/// The service with this name and its handle.
+fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), Box<Response>> {
     let handle = find(&served.state, name)?;
     let running = served.state.configuration.running();
     let found = running.into_iter().find(|(service, _)| service.name == name);
     let (service, _) = found.ok_or_else(|| Box::new(refused(StatusCode::NOT_FOUND, "not_found", "no such service")))?;
-    let policy = with_run_time(&service.policy, &handle.rules.rules());
-    Ok((service, handle, policy))
+    Ok((service, handle))
 }
 
 /// Answers with the rules, in the order of their names.
@@ -97,7 +96,7 @@ pub(super) async fn list(
     if !(1..=MAX_RULES).contains(&limit) {
         return bad_question(&format!("limit is 1 to {MAX_RULES}"));
     }
-    let (service, handle, _) = match service_of(&served, &name) {
+    let (service, handle) = match service_of(&served, &name) {
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
@@ -123,23 +122,28 @@ pub(super) async fn list(
 fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
     let now = clock::wall_ms();
     let known = handle.rules.known();
-    let of_file = service.policy.rules.iter().filter(|rule| !rule.is_table()).map(|rule| {
-        let state = known.state_in_file(rule, now);
-        RuleView {
-            name: rule.name.to_string(),
-            origin: "file".into(),
-            state: state.into(),
-            etag: "file".to_owned(),
-            by: None,
-            at: None,
-            rule: watermaster_settings::config::rule_to_json(rule),
-            warnings: Vec::new(),
-        }
-    });
+    let of_file = of_file(service).map(|rule| file_view(rule, &known, now));
     let of_run_time = known.rules.iter().map(|(name, rule)| run_time_view(name, rule, now));
     let mut all: Vec<RuleView> = of_file.chain(of_run_time).collect();
     all.sort_by(|one, other| (&one.name, &one.origin).cmp(&(&other.name, &other.origin)));
     all
+}
+
+fn of_file(service: &Service) -> impl Iterator<Item = &Rule> {
+    service.policy.rules.iter().filter(|rule| !rule.is_table())
+}
+
+fn file_view(rule: &Rule, known: &KnownRules, now: i64) -> RuleView {
+    RuleView {
+        name: rule.name.to_string(),
+        origin: "file".into(),
+        state: known.state_in_file(rule, now).into(),
+        etag: "file".to_owned(),
+        by: None,
+        at: None,
+        rule: watermaster_settings::config::rule_to_json(rule),
+        warnings: Vec::new(),
+    }
 }
 
 fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
@@ -166,11 +170,17 @@ pub(super) async fn one(
     State(served): State<Arc<Served>>, path: Result<Path<(String, String)>, PathRejection>, headers: HeaderMap,
 ) -> Response {
     let Ok(Path((service, name))) = path else { return bad_question("the path is not UTF-8") };
-    let (service, handle, _) = match service_of(&served, &service) {
+    let (service, handle) = match service_of(&served, &service) {
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
-    let found = views(&service, &handle).into_iter().rfind(|rule| rule.name == name);
+    let now = clock::wall_ms();
+    let found = {
+        let known = handle.rules.known();
+        let run_time = known.rules.get(&*name).map(|rule| run_time_view(&name, rule, now));
+        let in_file = || of_file(&service).find(|rule| *rule.name == *name);
+        run_time.or_else(|| in_file().map(|rule| file_view(rule, &known, now)))
+    };
     let Some(rule) = found else { return refused(StatusCode::NOT_FOUND, "not_found", format!("no rule {name:?}")) };
     let etag = format!("\"{}\"", rule.etag);
     if headers.get(header::IF_NONE_MATCH).is_some_and(|stated| *stated == *etag) {
@@ -201,8 +211,8 @@ pub(super) async fn explain(
     };
     let Ok(at) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
     match service_of(&served, &name) {
-        Ok((_, _, policy)) => {
-            let policy = policy.at(at);
+        Ok((service, handle)) => {
+            let policy = with_run_time(&service.policy, &handle.rules.rules()).at(at);
             Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response()
         }
         Err(unknown) => *unknown,
@@ -237,7 +247,7 @@ pub(super) async fn change(
         return bad_question("allowed: dry_run, at");
     };
     let Ok(now) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
-    let (service, handle, policy) = match service_of(&served, &service_name) {
+    let (service, handle) = match service_of(&served, &service_name) {
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
@@ -272,6 +282,7 @@ pub(super) async fn change(
     }
     if query.dry_run {
         let mut rules = handle.rules.rules();
+        let policy = with_run_time(&service.policy, &rules);
         rules.retain(|known| *known.name != *name);
         rules.extend(parsed_rule);
         let changed = with_run_time(&service.policy, &rules);

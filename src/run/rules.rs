@@ -102,7 +102,7 @@ impl Follower<'_> {
     fn step(&mut self, clock: &Clock) -> bool {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                // Its author does not wait any more.
+                // The author of this change has stopped waiting.
                 RulesOrder::Write(RuleRequest { answer, .. }) if answer.is_closed() => {}
                 RulesOrder::Write(RuleRequest { write, answer }) => self.write(clock, write, Some(answer)),
                 RulesOrder::AcceptLoss => self.topic.accept_loss(),
@@ -116,10 +116,9 @@ impl Follower<'_> {
             Err(why) if !self.is_failing => warn!(service = self.service.name, "the rules stay as they are: {why}"),
             Err(_) => {}
         }
-        if is_fine && std::mem::replace(&mut self.is_failing, !is_fine) {
+        if std::mem::replace(&mut self.is_failing, !is_fine) && is_fine {
             info!(service = self.service.name, "the rules can be read again");
         }
-        self.is_failing = !is_fine;
         self.note_position();
         let max_capacity = self.handle.rules.max_capacity();
         if std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity {

@@ -43,7 +43,7 @@ impl Desk {
         let (broker, ports) = (OwnBroker::start(), free_ports());
         let dir = tempfile::tempdir().expect("a temporary directory");
         let platform = read(&root("config/lending-platform.toml"));
-        // Its rules may change while it runs.
+        // The rules of this service may change while the program runs.
         let platform = platform.replacen("capacity = 2000 ", "rules_topic = \"kyc.rules\"\ncapacity = 2000 ", 1);
         let [first, second] = [0, 1].map(|n| platform.match_indices("[[service]]").nth(n).expect("services").0);
         std::fs::create_dir(dir.path().join("services")).expect("a folder");

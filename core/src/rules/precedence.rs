@@ -113,7 +113,7 @@ impl<'r> RankedRules<'r> {
 }
 
 impl Rules {
-    /// The rules for a client, in whatever group it is.
+    /// The rules for a client, whichever group it belongs to.
     pub(crate) fn for_client<'r>(&'r self, client: &'r str, now_ms: i64) -> RankedRules<'r> {
         RankedRules::new(client, self.matching_client(client, now_ms))
     }

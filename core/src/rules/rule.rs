@@ -52,7 +52,7 @@ pub enum RuleTarget {
 }
 
 impl RuleTarget {
-    /// Returns whether a pattern of the target matches this client, in whatever group it is.
+    /// Returns whether a pattern of the target matches this client, whichever group it belongs to.
     pub fn names_client(&self, client: &str) -> bool {
         matches!(self, RuleTarget::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
     }

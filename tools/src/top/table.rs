@@ -92,7 +92,7 @@ pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: u
     let names = rows.iter().map(|(_, client)| client.view.name.as_str());
     let group = |client: &ClientStatus| shortened(client.view.group.as_deref().unwrap_or("-"), MAX_GROUP_WIDTH);
     let groups = || iter::once("group".to_owned()).chain(rows.iter().map(|(_, client)| group(client))).collect();
-    // It is worth least: most names of clients begin with that of their group.
+    // The group column is worth least: most names of clients begin with that of their group.
     let groups = rows.iter().any(|(_, client)| client.view.group.is_some()).then(|| (0, groups()));
     laid_out(NAME, names, groups.into_iter().chain(COLUMNS.iter().map(cells_of)).collect(), width)
 }
