@@ -71,7 +71,8 @@ impl Case {
         let properties = ["session.timeout.ms", "transaction.timeout.ms", "socket.timeout.ms"];
         Kafka {
             bootstrap_servers: broker.to_owned(),
-            group_id: self.name.to_owned(),
+            // A group of its own for each process, so that each reads all records.
+            group_id: format!("{}-{}", self.name, std::process::id()),
             instance_id: "0".to_owned(),
             delivery: self.delivery,
             group_protocol: GroupProtocol::Classic,
