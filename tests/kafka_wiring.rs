@@ -87,6 +87,7 @@ impl Bench {
                 tls: None,
                 metrics_clients: 1,
                 console: false,
+                open_on_loopback: false,
             },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],

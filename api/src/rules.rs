@@ -75,6 +75,8 @@ pub struct ClientEffect {
     pub before: Vec<FieldView>,
     pub after: Vec<FieldView>,
     pub wants: u64,
+    /// The delayed records of the client.
+    pub backlog: u64,
     pub granted_before: u64,
     pub granted_after: u64,
 }

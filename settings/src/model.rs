@@ -178,6 +178,8 @@ pub struct Admin {
     pub tls: Option<TlsIdentity>,
     /// The address shows the console, a page for browsers.
     pub console: bool,
+    /// Requests from this machine need no token at all. No configuration sets it, only the demo does.
+    pub open_on_loopback: bool,
     /// The number of clients with a metric label of their own.
     pub metrics_clients: usize,
 }

@@ -417,9 +417,10 @@ pub(super) async fn accept_loss(
 /// Compares what holds for the known clients before and after a change. The grants are those of this instance's wants.
 fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
     let snapshot = handle.cell.get();
-    let mut clients: Vec<(Arc<str>, u64)> =
-        snapshot.clients.iter().map(|client| (Arc::clone(&client.name), client.levels.wants)).collect();
-    clients.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+    let mut known: Vec<_> = snapshot.clients.iter().collect();
+    known.sort_by(|one, other| (other.levels.wants, &one.name).cmp(&(one.levels.wants, &other.name)));
+    let clients: Vec<(Arc<str>, u64)> =
+        known.iter().map(|client| (Arc::clone(&client.name), client.levels.wants)).collect();
     let grants = [before, after].map(|policy| grants(policy, &clients));
     let is_other = |name: &str| {
         before.effects_on(name) != after.effects_on(name)
@@ -445,6 +446,7 @@ fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRu
                 before: differ(&before, &after),
                 after: differ(&after, &before),
                 wants: *wants,
+                backlog: known[place].levels.backlog,
                 granted_before,
                 granted_after,
             });

@@ -278,6 +278,33 @@ fn changes_need_the_token_also_on_loopback() {
 }
 
 #[test]
+fn a_dry_run_of_a_rule_reads() {
+    let dry_run = "/v1/services/kyc/rules/none?dry_run=true";
+    assert_eq!(Server::start(Ipv4Addr::LOCALHOST).request("DELETE", dry_run, None).0, 200);
+    assert_eq!(Server::start(Ipv4Addr::UNSPECIFIED).request("DELETE", dry_run, None).0, 401);
+}
+
+/// The demo is such an instance.
+#[test]
+fn an_instance_that_is_open_on_loopback_takes_changes_without_a_token() {
+    let status = |listen| {
+        let mut config = config_with_tokens();
+        config.settings.admin.open_on_loopback = true;
+        let server = Server::of(
+            Configuration::new(None, config),
+            ConnectionLimits::DEFAULT,
+            listen,
+            Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT),
+        );
+        // There is nothing to reload, and the service has no rules of run time.
+        [("POST", "/v1/reload"), ("DELETE", "/v1/services/kyc/rules/none")]
+            .map(|(method, path)| server.request(method, path, None).0)
+    };
+    assert_eq!(status(Ipv4Addr::LOCALHOST), [409, 409]);
+    assert_eq!(status(Ipv4Addr::UNSPECIFIED), [401, 401]);
+}
+
+#[test]
 fn beyond_loopback_reading_needs_the_token_but_probes_do_not() {
     let server = Server::start(Ipv4Addr::UNSPECIFIED);
     server.show(snapshot());

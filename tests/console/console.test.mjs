@@ -13,6 +13,7 @@ import { serve } from './fixture.mjs';
 const PROGRAM = process.env.WATERMASTER_TEST_PROGRAM ?? 'target/debug/watermaster';
 const AXE = fs.readFileSync(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 const TOKEN = 'correct-horse-battery';
+const STRONGER = 'staple-correct-horse';
 /** Client ids that would run, turn the text around or take no room, if they were not shown as text. */
 const HOSTILE = [
   '<img src=x onerror=alert(1)>',
@@ -101,7 +102,9 @@ async function open(url, { width = 1280, height = 900, scheme = 'light', scale =
     if (/Content Security|Trusted/i.test(message.text())) problems.push(message.text());
   });
   page.on('request', (request) => {
-    if (new URL(request.url()).host !== host) problems.push(`a request to ${request.url()}`);
+    // Browsers draw some fields with pictures of their own.
+    const { host: asked, protocol } = new URL(request.url());
+    if (asked !== host && protocol !== 'data:') problems.push(`a request to ${request.url()}`);
   });
   await page.evaluateOnNewDocument(() =>
     addEventListener('securitypolicyviolation', (event) =>
@@ -140,14 +143,18 @@ const policy = () => {
   return source.match(/SECURITY_POLICY: &str = "([^"]*)"/)[1].replace(/\\\n\s*/g, '');
 };
 
-async function configured(clients, listen, token) {
+/** Writes a configuration; `tokens` has the token of each role. */
+async function configured(clients, listen, tokens = {}) {
   const file = path.join(folder, `${listen.replace(/\D/g, '')}.toml`);
-  const tokenFile = path.join(folder, 'token');
-  fs.writeFileSync(tokenFile, token ?? '', { mode: 0o600 });
+  const tokenTables = Object.entries(tokens).flatMap(([role, token]) => {
+    const tokenFile = path.join(folder, role);
+    fs.writeFileSync(tokenFile, token, { mode: 0o600 });
+    return ['[[admin.token]]', `name = "${role}"`, `role = "${role}"`, `file = "${tokenFile}"`];
+  });
   const tables = clients.map((name) => `[service.client.${JSON.stringify(name)}]`);
   const lines = [
     '[kafka]', 'bootstrap_servers = "127.0.0.1:1"', '[admin]', `listen = "${listen}"`,
-    token ? `token_file = "${tokenFile}"` : '', '[[service]]', 'name = "kyc"', 'target = "kyc.requests"',
+    ...tokenTables, '[[service]]', 'name = "kyc"', 'target = "kyc.requests"',
     'dead_letter = "kyc.dead-letter"', 'capacity = 1000', 'cycle = "1s"', 'client_from = ["header:client-id"]',
     '[[service.source]]', 'topic = "loans"', ...tables,
   ];
@@ -252,6 +259,141 @@ test(
   },
 );
 
+/** Fills fields of the form by their labels. */
+async function type(page, values) {
+  for (const [label, text] of Object.entries(values)) {
+    const field = await page.evaluateHandle(
+      (label) =>
+        [...document.querySelectorAll('.form label')]
+          .find((one) => one.querySelector('span').textContent === label)
+          .querySelector('input, select, textarea'),
+      label,
+    );
+    if (await field.evaluate((element) => element.tagName === 'SELECT')) await field.select(text);
+    else {
+      await field.click({ count: 3 });
+      await field.type(text);
+    }
+  }
+}
+/** Presses the link or the button with a text that begins so. */
+const press = (page, text) =>
+  until(text, () =>
+    page.evaluate((text) => {
+      const found = [...document.querySelectorAll('main a, main button')].find(
+        (one) => !one.hidden && one.textContent.startsWith(text),
+      );
+      found?.click();
+      return found !== undefined;
+    }, text),
+  );
+const cells = (page) => page.$$eval('.plain tbody tr', (rows) => rows.map((row) => row.textContent));
+
+test(
+  'a client is held and released, two people change one rule, and a second instance sees it',
+  { timeout: 240_000 },
+  async () => {
+    const demo = start(['demo', '--seconds', '300']);
+    const [url] = (await demo.firstLine).match(/^http:\/\/127\.0\.0\.1:\d+\//) ?? [];
+    assert.match(await demo.firstLine, /changes its rules/);
+    const client = () => ask(`${url}v1/services/kyc/clients/personal-loan`);
+    const page = await open(`${url}#/s/kyc/clients/personal-loan`);
+    await until('its figures', () => page.$('.facts'));
+    await until('records of the client', async () => (await client()).admitted > 0);
+
+    // Holding: the dry run first, then the rule, then its effect.
+    await press(page, 'Hold…');
+    await until('the form', () => page.$$eval('.form input', ([name]) => name.value !== ''));
+    await press(page, 'See what it would do');
+    await until('the grant afterwards', async () =>
+      (await cells(page)).some((row) => /^personal-loan.*\d → 0/.test(row)),
+    );
+    const { rules } = await ask(`${url}v1/services/kyc/rules`);
+    assert.deepEqual(rules, [], 'a dry run writes nothing');
+    await press(page, 'Put it in force');
+    await until('the rule in the list', async () =>
+      (await cells(page)).some((row) => /^hold-personal-loan.*clients personal-loan.*hold true.*until/.test(row)),
+    );
+    await until('no admission of it', async () => {
+      const { admitted_in_last_cycle: admitted, backlog } = await client();
+      return admitted === 0 && backlog > 0;
+    });
+    await go(page, '#/s/kyc/clients/personal-loan');
+    await press(page, 'Release…');
+    await press(page, 'See what it would do');
+    await until('the grant afterwards', async () =>
+      (await cells(page)).some((row) => /^personal-loan.*0 → \d/.test(row)),
+    );
+    await press(page, 'End the rule');
+    await until('no rule', async () => (await page.title()).startsWith('Rules') && !(await cells(page)).length);
+    await until('admissions', async () => (await client()).admitted_in_last_cycle > 0);
+
+    // What is wrong is said at once, and the capacity has a bound.
+    await press(page, 'Change the capacity…');
+    await until('the form', () => page.$$eval('.form input', ([name]) => name.value !== ''));
+    await type(page, { Capacity: '401' });
+    await press(page, 'See what it would do');
+    await until('the bound', async () => /rules_max_capacity \(400\)/.test(await textOf(page, '[role=status]:not(#status)')));
+    await type(page, { Capacity: '300' });
+    await press(page, 'See what it would do');
+    await press(page, 'Put it in force');
+    const capacity = async () => (await ask(`${url}v1/services/kyc`)).capacity;
+    await until('the new capacity', async () => (await capacity()) === 300);
+
+    // A second instance on the broker of the first.
+    const broker = (await ask(`${url}v1/config`)).config.kafka.bootstrap_servers;
+    const port = await freePort();
+    const text = fs
+      .readFileSync('config/demo.toml', 'utf8')
+      .replace('[kafka]', `[admin]\nlisten = "127.0.0.1:${port}"\n[kafka]\nbootstrap_servers = ${JSON.stringify(broker)}`)
+      .replace('instance_id = "demo"', 'instance_id = "second"')
+      // The embedded broker answers a fetch only after this time.
+      .replace('[[service]]', '[kafka.properties]\n"fetch.wait.max.ms" = "20"\n\n[[service]]');
+    const file = path.join(folder, 'second.toml');
+    fs.writeFileSync(file, text);
+    start(['run', '--config', file]);
+    const other = `http://127.0.0.1:${port}/`;
+    await until('the second instance', async () => (await fetch(`${other}livez`)).ok);
+    await until('its rules', async () => (await ask(`${other}v1/services/kyc/rules`)).rules.length === 1);
+    const put = (rule) =>
+      fetch(`${url}v1/services/kyc/rules/partner`, {
+        method: 'PUT',
+        headers: { 'content-type': 'application/json', 'if-none-match': '*' },
+        body: JSON.stringify(rule),
+      });
+    assert.equal((await put({ clients: ['car-loan'], weight: 2, max_delay: '1h' })).status, 201);
+    const answered = Date.now();
+    await until('the rule at the second', async () => (await ask(`${other}v1/services/kyc/rules`)).rules.length === 2);
+    console.log(`the second instance shows the rule ${Date.now() - answered} ms after the answer`);
+    assert.ok(Date.now() - answered < 1000, `it takes ${Date.now() - answered} ms`);
+
+    // Two people open the same rule; the second one sees the first one's change, and decides again.
+    const pages = await Promise.all([url, url].map((at) => open(`${at}#/s/kyc/rules/change/partner`)));
+    for (const [at, each] of pages.entries()) {
+      await until('the rule', () => each.$eval('textarea', (field) => field.value === 'car-loan'));
+      await type(each, { Weight: String(at + 3) });
+      await press(each, 'See what it would do');
+      await until('its effect', async () => (await cells(each)).length > 0);
+    }
+    await press(pages[0], 'Put it in force');
+    await until('the first change', async () => (await pages[0].title()).startsWith('Rules'));
+    await press(pages[1], 'Put it in force');
+    await until('the conflict', async () =>
+      /put another version.*weight 3.*Your change was not made/s.test(
+        await pages[1].$eval('form [role=status]', (element) => element.textContent),
+      ),
+    );
+    const partner = async () => (await ask(`${url}v1/services/kyc/rules/partner`)).rule;
+    assert.equal((await partner()).weight, 3);
+    await press(pages[1], 'See what it would do');
+    await press(pages[1], 'Put it in force');
+    await until('the second change', async () => (await partner()).weight === 4);
+    assert.equal((await partner()).max_delay, '1h', 'a field that the form does not have stays');
+    await Promise.all([page, ...pages].map(close));
+    await stop(demo);
+  },
+);
+
 test('an instance that is killed is missed within three seconds, and comes back', { timeout: 120_000 }, async () => {
   const port = await freePort();
   const args = await configured(['home-loan'], `127.0.0.1:${port}`);
@@ -275,20 +417,20 @@ test(
   { timeout: 120_000 },
   async () => {
     const port = await freePort();
-    start(await configured(['home-loan'], `0.0.0.0:${port}`, TOKEN));
+    start(await configured(['home-loan'], `0.0.0.0:${port}`, { read: TOKEN, operate: STRONGER }));
     const url = `http://127.0.0.1:${port}/`;
     await until('the instance', async () => (await fetch(`${url}livez`)).ok);
     const page = await open(url);
     const sent = [];
     page.on('request', (request) => sent.push([request.url(), request.headers()]));
-    const type = async (token) => {
+    const typeToken = async (token) => {
       await page.waitForSelector('dialog[open] input');
       await page.keyboard.type(token);
       await page.keyboard.press('Enter');
     };
-    await type('wrong-wrong-wrong-wrong');
+    await typeToken('wrong-wrong-wrong-wrong');
     await until('a refusal', async () => /refused the token/.test(await textOf(page, '#login-why')));
-    await type(TOKEN);
+    await typeToken(TOKEN);
     await until('the service', () => page.$('.service a'));
     await live(page);
     assert.match(await textOf(page, '.service .badges'), /not ready/, 'there is no broker');
@@ -301,6 +443,22 @@ test(
     assert.ok(sent.some(([, headers]) => headers.authorization === `Bearer ${TOKEN}`));
     await page.reload();
     await until('the service again, without a question', () => page.$('.service a'));
+
+    // A token that only reads shows what a change would do, and another one is asked for to make it.
+    await go(page, '#/s/kyc/rules/new/weight/home-loan');
+    await until('the form', () => page.$$eval('.form input', ([name]) => name?.value));
+    await press(page, 'See what it would do');
+    await press(page, 'Put it in force');
+    await until('the role', async () => /has the role read/.test(await textOf(page, '#login-why')));
+    await page.click('#login-cancel');
+    const answer = () => textOf(page, 'form [role=status]');
+    await until('the reason', async () => /has the role read/.test(await answer()));
+    await live(page);
+    await press(page, 'See what it would do');
+    await press(page, 'Put it in force');
+    await typeToken(STRONGER);
+    await until('the next reason', async () => /has no rules_topic/.test(await answer()));
+    assert.deepEqual(await page.evaluate(() => Object.values(sessionStorage)), [STRONGER]);
     await close(page);
   },
 );
@@ -332,13 +490,16 @@ describe('with a fixture', () => {
     ['#/s/kyc/pace', 'Pace · kyc', '.plot path'],
     [`#/s/kyc/clients/${encodeURIComponent(HOSTILE[0])}`, `${HOSTILE[0]} · kyc`, '.plain tbody th'],
     ['#/changes', 'Changes', 'tbody td'],
+    ['#/s/kyc/rules', 'Rules · kyc', 'tbody td'],
+    [`#/s/kyc/rules/new/hold/${encodeURIComponent(HOSTILE[0])}`, 'New rule · kyc', 'tbody td', 'See what it would do'],
   ];
-  async function show(page, [hash, title, figures]) {
+  async function show(page, [hash, title, figures, button]) {
     await go(page, hash);
-    await until(
-      `${title} with its figures`,
-      async () => (await page.title()) === `${title} · Watermaster` && page.$(figures),
-    );
+    await until(`the title ${title}`, async () => (await page.title()) === `${title} · Watermaster`);
+    await until(`${title} with its figures`, async () => {
+      if (button) await press(page, button);
+      return page.$(figures);
+    });
     await live(page);
   }
   let [large, small, hostile] = [];

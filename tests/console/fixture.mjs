@@ -147,6 +147,15 @@ export async function serve(names, policy) {
     else if (pathname === '/v1/changes') json({ changes: [change] });
     else if (pathname.endsWith('/rules/changes')) {
       json({ changes: [{ at: change.at, by: names[0], name: names[0], etag: '1', rule: null }] });
+    } else if (pathname.endsWith('/rules')) {
+      const rule = { clients: names.slice(0, 3), hold: true, limit: { rate: 1, per: '1s' }, note: names[0] };
+      const view = { name: names[0], origin: 'run_time', state: 'in_force', etag: '1-0', by: names[0], at: change.at, rule };
+      json({ service: 'kyc', age_seconds: 0, rules: [view], next: null });
+    } else if (searchParams.has('dry_run')) {
+      const effects = clients.slice(0, 3).map(({ name, wants, backlog }) => ({
+        ...{ name, wants, backlog, before: [], after: [], granted_before: 9, granted_after: 0 },
+      }));
+      json({ dry_run: true, changed: 7, clients: effects, warnings: [] });
     } else if (pathname.endsWith('/explain')) {
       const rule = { name: names[0], origin: 'file', priority: 0, value: '1' };
       const field = { field: 'weight', value: '1', rule, why: names[0], losers: [] };

@@ -6,7 +6,8 @@ use crate::allocator::{AllocationParams, Claim, Credit, GroupClaim, LevelAllocat
 use crate::policy::Policy;
 use crate::units::Weight;
 
-/// The grants of clients with these wants, in their order, as the allocation of a cycle without credits gives them.
+/// The grants of clients with these wants, in their order, as the allocation of a cycle without credits gives them. A
+/// client that a rule holds gets nothing, although the allocation leaves it a part of what no client wants.
 pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
     let listed: HashMap<&str, Weight> =
         policy.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
@@ -14,6 +15,7 @@ pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
     let mut groups = vec![GroupClaim::default(); names.len()];
     let mut places = Vec::new();
     let mut claims = Vec::new();
+    let mut held = Vec::new();
     for (name, wants) in wants {
         let (group, listed) = (policy.group_of(name), listed.get(&**name).copied());
         let effects = policy.effects_on(name);
@@ -25,6 +27,7 @@ pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
             groups[0].weight = (groups[0].weight + weight).min(policy.unlisted_weight.thousandths());
         }
         places.push(place);
+        held.push(is_held);
         let wants = Wants::Records(if is_held { 0 } else { *wants });
         claims.push(Claim { weight, wants, credit: Credit::default() });
     }
@@ -42,5 +45,5 @@ pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
     };
     let (mut grants, mut of_groups) = (Vec::new(), Vec::new());
     LevelAllocator::default().allocate(&params, &levels, &mut grants, &mut of_groups);
-    grants.into_iter().map(|grant| grant.records).collect()
+    grants.into_iter().zip(held).map(|(grant, is_held)| if is_held { 0 } else { grant.records }).collect()
 }

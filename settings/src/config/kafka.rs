@@ -189,6 +189,7 @@ pub fn admin(section: &Section<'_>) -> Option<Admin> {
         listen: listen,
         tokens: tokens,
         tls: tls(section),
+        open_on_loopback: Some(false),
     })
 }
 

@@ -110,8 +110,11 @@ pub fn config(mode: Mode, shadow: bool, bootstrap_servers: &str) -> Config {
     let kafka = format!("[kafka]\nbootstrap_servers = {bootstrap_servers:?}");
     let service = format!("[[service]]\nmode = \"{}\"\nenforce = {}", mode.into_str(), !shadow);
     let text = CONFIG.replacen("[kafka]", &kafka, 1).replacen("[[service]]", &service, 1);
-    Config::parse(&text, Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES)
-        .unwrap_or_else(|errors| panic!("the configuration of the demo is tested: {errors}"))
+    let mut config = Config::parse(&text, Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES)
+        .unwrap_or_else(|errors| panic!("the configuration of the demo is tested: {errors}"));
+    // Nothing but made-up records is at stake, so its rules may be tried without a token.
+    config.settings.admin.open_on_loopback = true;
+    config
 }
 
 fn scenario(length: Duration) -> Scenario {
@@ -134,10 +137,14 @@ fn show<R: RunningInstance>(
         broker.create_topic(topic, PARTITIONS)?;
     }
     // The embedded broker makes no topics over the network.
-    broker.create_topic(&service.control_topic, 1)?;
+    for topic in [Some(&service.control_topic), service.rules_topic.as_ref()].into_iter().flatten() {
+        broker.create_topic(topic, 1)?;
+    }
     let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
-    let console = format!("http://{address}/ shows this in a browser; /metrics, /readyz and /v1 are beside it");
+    let console = format!(
+        "http://{address}/ shows this in a browser, and changes its rules; /metrics, /readyz and /v1 are beside it"
+    );
     match args.output.format {
         Output::Json => eprintln!("{console}"),
         Output::Text => print(format_args!("{console}")),

@@ -9,9 +9,9 @@ const TOKEN = 'watermaster-token';
 
 /** A refusal by the instance, in its words. */
 export class Refusal extends Error {
-  constructor(status, text) {
+  constructor(status, text, body) {
     super(text);
-    this.status = status;
+    Object.assign(this, { status, body });
   }
 }
 
@@ -19,7 +19,7 @@ export class Refusal extends Error {
 
 let asking = null;
 
-function askForToken(why) {
+function askForToken(why, mayCancel) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById('login');
     const input = document.getElementById('token');
@@ -28,12 +28,21 @@ function askForToken(why) {
       event.preventDefault();
       sessionStorage.setItem(TOKEN, input.value.trim());
       input.value = '';
+      end(true);
+    };
+    const cancel = document.getElementById('login-cancel');
+    const end = (typed) => {
       dialog.close();
       asking = null;
-      resolve();
+      resolve(typed);
     };
-    // Without a token there is nothing to see behind it.
-    dialog.oncancel = (event) => event.preventDefault();
+    // Unless it is for a change, there is nothing to see without a token.
+    cancel.hidden = !mayCancel;
+    cancel.onclick = () => end(false);
+    dialog.oncancel = (event) => {
+      event.preventDefault();
+      if (mayCancel) end(false);
+    };
     dialog.showModal();
   });
   return asking;
@@ -41,26 +50,38 @@ function askForToken(why) {
 
 /** Asks, and for a token if one is needed. `wait` is called around the time for which a person types. */
 async function ask(path, options = {}) {
+  const isChange = options.method !== undefined;
   for (;;) {
     if (asking) await asking;
     const token = sessionStorage.getItem(TOKEN);
     const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
-    const response = await fetch(path, { ...options, headers, cache: 'no-store', credentials: 'omit' });
+    const signal = options.signal ?? AbortSignal.timeout(20_000);
+    const response = await fetch(path, { ...options, signal, headers, cache: 'no-store', credentials: 'omit' });
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
     const { status } = response;
-    if (status !== 401) throw new Refusal(status, body.message ?? body.error ?? `status ${status}`);
+    const refusal = new Refusal(status, body.message ?? body.error ?? `status ${status}`, body);
+    if (status !== 401 && !(status === 403 && isChange)) throw refusal;
     if (token === sessionStorage.getItem(TOKEN)) {
-      sessionStorage.removeItem(TOKEN);
-      const why = token ? 'This instance refused the token.' : 'This instance shows its figures only with a token.';
-      connection.pause(askForToken(why));
+      if (status === 401) sessionStorage.removeItem(TOKEN);
+      const why = status === 403 ? `${refusal.message}.` : token ? 'This instance refused the token.'
+        : isChange ? 'A change needs a token.' : 'This instance shows its figures only with a token.';
+      connection.pause(askForToken(why, isChange));
+      if (!(await asking)) throw refusal;
     }
   }
 }
 
 /** Returns the answer to a question, as it is. */
 export async function get(path) {
-  return (await ask(path, { signal: AbortSignal.timeout(20_000) })).json();
+  return (await ask(path)).json();
+}
+
+/** Sends a change, or the question what it would do. Returns the answer, if there is one. */
+export async function send(path, method, body, headers = {}) {
+  const type = body === undefined ? {} : { 'Content-Type': 'application/json' };
+  const response = await ask(path, { method, body: JSON.stringify(body), headers: { ...type, ...headers } });
+  return response.status === 204 ? null : response.json();
 }
 
 // ---- the connection: known to be alive for as long as news come

@@ -6,6 +6,7 @@ import { Chart, Palette, layers, withoutFirst } from './chart.js';
 import { hrefOf } from './overview.js';
 import { bytes, count, decimal, perCycle, percent, records, seconds } from './format.js';
 import { reasons } from './letters.js';
+import { clientActions } from './rules.js';
 
 const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
@@ -50,7 +51,7 @@ function rulesTable({ fields, of_group: ofGroup, of_service: ofService }) {
   return table(['Field', 'Value', 'Rule', 'Why this one'], h('tbody', {}, rows));
 }
 
-function figures(client, now) {
+function figures(client, now, isHeld) {
   const { cycle_seconds: cycle, capacity, enforce } = now;
   const decided = enforce ? client : client.shadow;
   const delays = enforce ? client.delays : client.shadow_delays;
@@ -66,7 +67,8 @@ function figures(client, now) {
       `${percent(client.default_share / capacity)} of ${count(capacity)} ${perCycle(cycle)}, the capacity, by weight.`],
     client.group && ['Group', h('bdi', {}, client.group),
       'Its clients have one share together, and lend to each other first.'],
-    ['Granted', records(client.granted), `For this cycle: ${granted}.`],
+    isHeld ? ['Granted', 'nothing', 'A rule holds it: its records wait, or are rejected in mode reject.']
+      : ['Granted', records(client.granted), `For this cycle: ${granted}.`],
     client.limit === null ? ['Own limit', 'none', 'Nothing but its grant holds it back.']
       : ['Own limit', records(client.limit), `The most in ${seconds(cycle)}, whatever is free.`],
     ['Admitted', `${count(client.admitted_in_last_cycle)} in the last cycle`, [
@@ -96,25 +98,32 @@ function nextAdmission({ next_admission_seconds: next, backlog }, { mode, cycle_
 export function clientView(service, name) {
   const body = h('div', {});
   const rejected = h('div', {});
-  const rules = h('div', {});
+  const [actions, rules] = [h('div', {}, clientActions(service, name)), h('div', {})];
   const origin = h('div', {});
   const palette = new Palette();
   const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
   const delayed = new Chart({ title: 'Delayed records', unit: 'delayed records', height: 160 });
   admitted.element.hidden = delayed.element.hidden = true;
-  let detail = null;
+  let [detail, isHeld] = [null, false];
   const draw = () => {
     if (!detail || !service.now.capacity) return;
-    body.replaceChildren(facts(figures(detail, service.now)));
+    body.replaceChildren(facts(figures(detail, service.now, isHeld)));
     rejected.replaceChildren(reasons(service.now.enforce ? detail.rejected : detail.shadow.rejected));
   };
   const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
   get(`${service.path}/explain?${new URLSearchParams({ client: name })}`)
-    .then((explained) => rules.replaceChildren(rulesTable(explained)), () => {});
+    .then((explained) => {
+      rules.replaceChildren(rulesTable(explained));
+      const fields = [...explained.fields, ...explained.of_group];
+      const { rule } = fields.find(({ field, value }) => field === 'hold' && value === 'true') ?? {};
+      isHeld = rule !== undefined;
+      actions.replaceChildren(clientActions(service, name, rule?.origin === 'run_time' && rule.name));
+    }, () => {});
   get('/v1/config?origins=true')
     .then(({ config }) => origin.replaceChildren(settingsTable(settings(config, service.name, name))), () => {});
   const element = h('div', {},
-    h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)), h('h1', {}, id(name)),
+    h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)),
+    h('h1', {}, id(name)), actions,
     h('div', { class: 'pair' }, card('Now', body),
       h('div', {}, admitted.element, delayed.element, card('Rejected, by reason', rejected))),
     card('Which rule decides', rules), card('Where its values are written', origin));

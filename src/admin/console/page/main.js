@@ -8,6 +8,7 @@ import { serviceView } from './service.js';
 import { clientView } from './client.js';
 import { lettersView } from './letters.js';
 import { paceView } from './pace.js';
+import { ruleForm, rulesView } from './rules.js';
 import { changesView } from './changes.js';
 
 const main = document.getElementById('main');
@@ -47,12 +48,13 @@ function follow(name) {
   return followed;
 }
 
-function choose([kind, name, sub, client]) {
+function choose([kind, name, sub, client, ...rest]) {
   if (kind === 's' && name) {
     const service = follow(name);
     if (sub === 'clients' && client) return clientView(service, client);
     if (sub === 'dead-letters') return lettersView(service);
     if (sub === 'pace') return paceView(service);
+    if (sub === 'rules') return client ? ruleForm(service, client, ...rest) : rulesView(service);
     return serviceView(service);
   }
   follow(null);

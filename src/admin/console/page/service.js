@@ -74,7 +74,7 @@ class Tile {
 
 /** The links between the views of a service. */
 export function tabs(name, current) {
-  const views = [['', 'Service'], ['dead-letters', 'Dead letters'], ['pace', 'Pace']];
+  const views = [['', 'Service'], ['dead-letters', 'Dead letters'], ['pace', 'Pace'], ['rules', 'Rules']];
   return h('nav', { class: 'tabs', 'aria-label': `Views of ${name}` }, views.map(([view, title]) =>
     h('a', { href: hrefOf('s', name, ...(view ? [view] : [])), 'aria-current': current === view && 'page' }, title)));
 }

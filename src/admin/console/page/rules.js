@@ -1,0 +1,233 @@
+// The rules of a service, and a form that shows what a change would do before it makes it.
+
+import { card, h, id, keyed, setText, table } from './dom.js';
+import { get, poll, send } from './api.js';
+import { hrefOf, state } from './overview.js';
+import { tabs } from './service.js';
+import { count, moment, plural, seconds } from './format.js';
+
+const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 'from', 'until', 'disabled', 'note'];
+/** The words for the states of rules. */
+const STATES = { in_force: 'in force', not_yet: 'not yet', not_understood: 'not understood by this version' };
+
+const shown = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+const limitText = ({ rate, per, burst }) => `${rate} in ${per}${burst === undefined ? '' : `, at once ${burst}`}`;
+
+function target({ service, groups, clients, in_groups: within }) {
+  if (service) return 'the service';
+  const lines = (groups ?? clients ?? []).join(', ');
+  return `${groups ? 'groups' : 'clients'} ${lines}${within ? ` in groups ${within.join(', ')}` : ''}`;
+}
+
+/** Returns the values that a rule sets, as text. */
+function effects(rule) {
+  const one = ([key, value]) => `${key} ${key === 'limit' ? limitText(value) : shown(value)}`;
+  return Object.entries(rule).filter(([key]) => !ABOUT.includes(key)).map(one).join(', ');
+}
+
+function holds({ state: word, rule }) {
+  const time = (text) => moment(Date.parse(text));
+  const until = rule.until && word !== 'expired' && `until ${time(rule.until)}`;
+  return [STATES[word] ?? word, rule.from && word === 'not_yet' && `from ${time(rule.from)}`, until].filter(Boolean)
+    .join(', ');
+}
+
+const pathOf = (service, name) => `${service.path}/rules/${encodeURIComponent(name)}`;
+const link = (service, text, ...parts) => h('a', { href: hrefOf('s', service.name, 'rules', ...parts) }, text);
+
+/** Makes links to the changes that suit one client; `holding` is the rule that holds it, if there is one. */
+export function clientActions(service, client, holding) {
+  const more = ['weight', 'limit'].map((effect) =>
+    link(service, `Set a ${effect}…`, 'new', effect, client));
+  return h('p', { class: 'actions' }, holding ? link(service, 'Release…', 'end', holding)
+    : link(service, 'Hold…', 'new', 'hold', client), more);
+}
+
+/** Shows the rules of a service. */
+export function rulesView(service) {
+  const [head, actions, rows] = [h('div', {}), h('p', { class: 'actions' }), h('tbody')];
+  const none = h('p', {}, 'No rule but the tables of the configuration.');
+  const hint = h('p', { class: 'hint' });
+  const list = table(['Rule', 'For', 'Sets', 'Priority', 'State', 'By', 'Change'], rows);
+  const row = (view) => {
+    const { name, origin, rule, by, at } = view;
+    const author = by === null ? 'the configuration' : [by, ', ', h('time', { datetime: at }, moment(Date.parse(at)))];
+    return h('tr', {}, h('th', { scope: 'row' }, h('bdi', { class: 'code' }, name)),
+      [target(rule), effects(rule), rule.priority ?? 0, holds(view)].map((text) => h('td', {}, h('bdi', {}, text))),
+      h('td', {}, author, rule.note && h('bdi', { class: 'why' }, ` ${rule.note}`)),
+      h('td', { class: 'actions' }, link(service, 'Change…', 'change', name),
+        origin === 'run_time' && link(service, 'End…', 'end', name)));
+  };
+  const stop = poll(`${service.path}/rules?limit=200`, ({ rules, age_seconds: age, next }) => {
+    none.hidden = rules.length > 0;
+    list.hidden = !rules.length;
+    setText(hint, [age === null && 'Without a rules_topic, rules can be tried here and change by a reload.',
+      next !== null && 'These are the first 200; `watermaster rules ls` prints all.'].filter(Boolean).join(' '));
+    keyed(rows, rules, ({ name, origin, etag, state: word }) => `${name} ${origin} ${etag} ${word}`, row);
+  });
+  const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'rules'), actions,
+    card('Rules', hint, none, list));
+  function show({ now }) {
+    head.replaceChildren(state(now));
+    const links = [['New rule…'], ['Change the capacity…', 'capacity'],
+      [now.enforce ? 'Shadow mode…' : 'Enforce…', 'enforce']];
+    keyed(actions, links, ([text]) => text, ([text, ...effect]) => link(service, text, 'new', ...effect));
+  }
+  return { title: `Rules · ${service.name}`, element, show, close: stop };
+}
+
+const local = (ms) => new Date(ms - 60_000 * new Date(ms).getTimezoneOffset()).toISOString().slice(0, 16);
+
+/** The fields of the form: key, label, and what is typed or chosen. Others that a rule has are kept as they are. */
+const FIELDS = [
+  ['weight', 'Weight', { type: 'number', min: 0.001, max: 1_000_000, step: 0.001 }, ['clients', 'groups']],
+  ['rate', 'Limit: records', { type: 'number', min: 1 }, ['clients', 'groups']],
+  ['per', 'in', { placeholder: '1s' }, ['clients', 'groups']],
+  ['burst', 'at once', { type: 'number', min: 1 }, ['clients', 'groups']],
+  ['hold', 'Hold: admit nothing', ['', 'true', 'false'], ['clients', 'groups']],
+  ['capacity', 'Capacity', { type: 'number', min: 1 }, ['service']],
+  ['enforce', 'Enforce', ['', 'true', 'false'], ['service']],
+  ['priority', 'Priority', { type: 'number', min: -1000, max: 1000 }],
+  ['from', 'From (your time)', { type: 'datetime-local' }],
+  ['until', 'Until (your time)', { type: 'datetime-local' }],
+  ['disabled', 'Disabled', ['', 'true', 'false']],
+  ['note', 'Note', { maxlength: 256 }],
+];
+const NUMBERS = ['weight', 'capacity', 'priority'];
+
+/** Makes the form for a rule, and returns the way to fill and to read it. */
+function makeForm() {
+  const options = (texts) => h('select', {}, texts.map((text) => h('option', { value: text }, text || 'not set')));
+  const inputs = { name: h('input', { required: true, maxlength: 64, pattern: '[a-z0-9._\\-]+' }),
+    target: options(['clients', 'groups', 'service']), which: h('textarea', { rows: 2, spellcheck: 'false' }) };
+  const label = (text, input) => h('label', {}, h('span', {}, text), input);
+  const labels = FIELDS.map(([key, text, kind]) =>
+    label(text, inputs[key] = Array.isArray(kind) ? options(kind) : h('input', kind)));
+  const which = label('Ids or patterns with *, one a line', inputs.which);
+  const element = h('div', { class: 'form' }, label('Name of the rule', inputs.name), label('For', inputs.target),
+    which, labels);
+  let former = {};
+  const fit = () => {
+    which.hidden = inputs.target.value === 'service';
+    FIELDS.forEach(([, , , targets], at) => { labels[at].hidden = targets && !targets.includes(inputs.target.value); });
+  };
+  inputs.target.addEventListener('change', fit);
+  function fill(rule) {
+    former = rule;
+    const limit = rule.limit ?? {};
+    inputs.target.value = rule.service ? 'service' : rule.groups ? 'groups' : 'clients';
+    inputs.which.value = (rule.groups ?? rule.clients ?? []).join('\n');
+    for (const [key, , kind] of FIELDS) {
+      const value = ['rate', 'per', 'burst'].includes(key) ? limit[key] : rule[key];
+      const text = value === undefined ? '' : kind.type === 'datetime-local' ? local(Date.parse(value)) : String(value);
+      inputs[key].value = text;
+      if (!Array.isArray(kind)) inputs[key].defaultValue = text;
+    }
+    fit();
+  }
+  /** Returns the rule as the API takes it: fields that are not in the form stay. */
+  function read() {
+    const rule = { ...former };
+    for (const key of [...ABOUT, 'limit', ...FIELDS.map(([key]) => key)]) if (key !== 'in_groups') delete rule[key];
+    const about = inputs.target.value;
+    rule[about] = about === 'service' || inputs.which.value.split('\n').map((line) => line.trim()).filter(Boolean);
+    for (const [key, , kind, targets] of FIELDS) {
+      const { value, defaultValue } = inputs[key];
+      if (value === '' || (targets && !targets.includes(about))) continue;
+      if (key === 'rate') rule.limit = { ...former.limit, rate: Number(value), per: inputs.per.value || '1s' };
+      else if (key === 'burst') rule.limit = { ...rule.limit, burst: Number(value) };
+      else if (NUMBERS.includes(key)) rule[key] = Number(value);
+      else if (key === 'from' || key === 'until')
+        rule[key] = value === defaultValue ? former[key] : new Date(value).toISOString();
+      else if (Array.isArray(kind)) rule[key] = value === 'true';
+      else if (key !== 'per') rule[key] = value;
+    }
+    return rule;
+  }
+  return { element, inputs, fill, read };
+}
+
+/** Makes the table of what a change would do to the clients. */
+function effectOf({ changed, clients }, { cycle_seconds: cycle, mode }) {
+  if (changed === 0) return [h('p', {}, 'No client would get another value or another grant.')];
+  const wait = (backlog, granted) => (backlog === 0 ? 'none' : mode === 'reject' ? 'short' : granted === 0 ? 'no end'
+    : seconds((backlog / granted) * cycle));
+  const row = ({ name, wants, backlog, granted_before: before, granted_after: after }) => h('tr', {},
+    h('th', { scope: 'row' }, id(name)), [count(wants), count(backlog), `${count(before)} → ${count(after)}`,
+      `${wait(backlog, before)} → ${wait(backlog, after)}`].map((text) => h('td', {}, text)));
+  return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${
+    changed > clients.length ? `; the first ${clients.length} by their wants:` : '.'}`),
+  table(['Client', 'Wants', 'Delayed', 'Granted in a cycle', 'Its backlog is gone in'],
+    h('tbody', {}, clients.map(row)))];
+}
+
+/** Returns the start of a new rule with an effect, perhaps for one client. */
+function preset(effect, client, now) {
+  const inAnHour = new Date(Date.now() + 3_600_000).toISOString();
+  const to = client === undefined ? { clients: [] } : { clients: [client.replaceAll('*', '\\*')] };
+  if (effect === 'capacity') return { service: true, capacity: now.capacity, until: inAnHour };
+  if (effect === 'enforce') return { service: true, enforce: !now.enforce, until: inAnHour };
+  return { ...to, ...({ hold: { hold: true, until: inAnHour }, weight: { weight: 2 },
+    limit: { limit: { rate: 10, per: '1s' } } })[effect] };
+}
+
+/** Shows the form to make a new rule (for one `effect`, for one `client`), to change one, or to end one. */
+export function ruleForm(service, verb, subject, client) {
+  const isEnd = verb === 'end';
+  const { element: form, inputs, fill, read } = makeForm();
+  const [says, effect] = [h('div', { role: 'status' }), h('div', {})];
+  const confirm = h('button', { type: 'button', hidden: true }, isEnd ? 'End the rule' : 'Put it in force');
+  const text = h('p', {}, 'This rule no longer holds once it has ended.');
+  let [etag, wasFilled, answer] = [null, false, null];
+  const say = (...texts) => says.replaceChildren(...texts.map((line) => h('p', {}, h('bdi', {}, line))));
+  const undecided = () => { confirm.hidden = true; effect.replaceChildren(); say(); };
+  const write = (query, headers) => send(`${pathOf(service, inputs.name.value)}${query}`, isEnd ? 'DELETE' : 'PUT',
+    isEnd ? undefined : read(), headers);
+  function refused(why) {
+    confirm.hidden = true;
+    const { in_force: other, errors = [] } = why.body ?? {};
+    if (why.status !== 412) return say(why.message, ...errors.map(({ key, problem, allowed }) =>
+      `${key} ${problem}; allowed: ${allowed}`));
+    etag = other?.etag ?? null;
+    return say(other ? `${other.by} has put another version of this rule in force at ${moment(Date.parse(other.at))}: ${
+      target(other.rule)}, ${effects(other.rule)}.` : 'This rule has been ended meanwhile.',
+    'Your change was not made. Try it again to put it in the place of that version.');
+  }
+  async function attempt() {
+    undecided();
+    answer = await write('?dry_run=true');
+    effect.replaceChildren(...effectOf(answer, service.now));
+    confirm.hidden = false;
+  }
+  async function make() {
+    const stated = etag === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${etag}"` };
+    await write('', stated);
+    location.hash = hrefOf('s', service.name, 'rules');
+  }
+  confirm.addEventListener('click', () => make().catch(refused));
+  const tries = h('button', { type: 'submit' }, 'See what it would do');
+  const body = h('form', { oninput: undecided, onsubmit: (event) => {
+    event.preventDefault();
+    attempt().catch(refused);
+  } }, isEnd ? text : form, h('p', { class: 'actions' }, tries, confirm, link(service, 'Back to the rules')),
+  says, effect);
+  if (verb !== 'new') {
+    inputs.name.value = subject;
+    inputs.name.readOnly = true;
+    get(pathOf(service, subject)).then((found) => {
+      etag = found.etag === 'file' ? null : found.etag;
+      fill(found.rule);
+      text.replaceChildren(h('bdi', {}, `It is for ${target(found.rule)} and sets ${effects(found.rule)}.`));
+    }).catch(refused);
+  }
+  function show({ now }) {
+    if (wasFilled || verb !== 'new') return;
+    wasFilled = true;
+    fill(preset(subject, client, now));
+    const words = [subject, client].filter(Boolean).join('-').toLowerCase();
+    inputs.name.value = words.replace(/[^a-z0-9._-]+/g, '-').slice(0, 64);
+  }
+  const title = isEnd ? `End the rule ${subject}` : verb === 'change' ? `Change the rule ${subject}` : 'New rule';
+  const element = h('div', {}, h('h1', {}, service.name), tabs(service.name, 'rules'), card(title, body));
+  return { title: `${title} · ${service.name}`, element, show };
+}
