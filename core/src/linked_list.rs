@@ -60,6 +60,28 @@ impl LinkedList {
         Links { before, after: NONE }
     }
 
+    /// Inserts a slot behind the last entry that `comes_before` accepts. Returns the links for the caller to store in
+    /// its entry. Takes a step for each entry behind the slot.
+    pub(crate) fn insert<T>(
+        &mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, slot: Slot,
+        comes_before: impl Fn(&T) -> bool,
+    ) -> Links {
+        let (mut before, mut after) = (self.tail, NONE);
+        while before != NONE && !comes_before(&table[before as usize]) {
+            (before, after) = (links(&mut table[before as usize]).before, before);
+        }
+        match before {
+            NONE => self.head = slot.0,
+            before => links(&mut table[before as usize]).after = slot.0,
+        }
+        match after {
+            NONE => self.tail = slot.0,
+            after => links(&mut table[after as usize]).before = slot.0,
+        }
+        self.len += 1;
+        Links { before, after }
+    }
+
     /// Removes the entry that has these links.
     pub(crate) fn remove<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, removed: Links) {
         let Links { before, after } = removed;

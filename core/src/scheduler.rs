@@ -92,7 +92,7 @@ pub(crate) struct ServedRecord {
 pub(crate) enum ClientTurn {
     Served(ServedRecord),
     Blocked,
-    /// A record that goes first exceeds its client's own limit until this time.
+    /// Reject mode: a record that goes first exceeds its client's own limit until this time.
     OverLimit {
         until: Time,
     },
@@ -408,12 +408,17 @@ impl Scheduler {
     }
 
     /// Sends a record in the turn of a client; usually one of its own. If the own limit of the record's client refuses
-    /// it, the client that has its turn is blocked; a record that goes first is to be rejected.
+    /// it, the client that has its turn is blocked. A record that goes first is to be rejected then; in shape mode, all
+    /// of its client wait in their turn instead.
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> ClientTurn {
         let QueuedRecord { client: index, first, .. } = *self.backlog.get(slot);
         let client = match self.clients.take_limits(now, index) {
             Ok(client) => client,
+            Err(_) if first && self.policy.mode == Mode::Shape => {
+                self.backlog.wait_in_turn(index, &mut self.clients.get_mut(index).queue);
+                return ClientTurn::Blocked;
+            }
             Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },
             Err(limit) => {
                 if self.backlog.first.is_empty() || self.backlog.first_after > now {

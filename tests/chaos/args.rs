@@ -34,6 +34,8 @@ process of its own checks every record. The exit code is 0 if all checks passed.
   --instances N            number of instances that run all the time (default 3)
   --scope group|instance   group (default): the instances share one capacity; instance: each has one for itself
   --pace                   the service has a consumer group of its own, and pace searches its capacity
+  --rules                  rules change all the time, at any instance: no promise may break, and in the end all
+                           instances have the rules that were acknowledged
   --campaign               constant load above the capacity, mode shape, and one fault of instances or of the control
                            topic at a time: tells for each how much capacity was used, and when all of it was again
   --faults A,B,C           only these kinds of faults
@@ -58,6 +60,8 @@ pub struct Args {
     pub grouped: bool,
     /// A consumer group works behind the target, and pace searches its capacity (`--pace`).
     pub pace: bool,
+    /// Rules change at run time (`--rules`).
+    pub rules: bool,
     /// Measures how much of the capacity is used around each fault (`--campaign`).
     pub campaign: bool,
     pub faults: Vec<String>,
@@ -81,6 +85,7 @@ impl Default for Args {
             instances: 3,
             grouped: true,
             pace: false,
+            rules: false,
             campaign: false,
             faults: Vec::new(),
             group_protocol: "classic".to_owned(),
@@ -132,6 +137,7 @@ pub fn parse(words: &[String]) -> Result<Args, EarlyExit> {
                 }
             }
             "--pace" => args.pace = true,
+            "--rules" => args.rules = true,
             "--campaign" => args.campaign = true,
             "--faults" => args.faults = value()?.split(',').map(str::to_owned).collect(),
             "--group-protocol" => {
@@ -203,6 +209,7 @@ impl Args {
             silence_ms: SILENCE_MS,
             steady: self.campaign,
             pace: self.pace,
+            rules: self.rules,
             compaction_lag_ms: if self.short { 15_000 } else { 30_000 },
             group_protocol: self.group_protocol.clone(),
             more_kafka: String::new(),

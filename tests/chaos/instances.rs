@@ -7,8 +7,11 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::children::{guarded, start};
 use crate::plan::{Mode, Plan};
+use crate::rules;
 use crate::support::process::{Process, Signal};
 use crate::{flow::SourcePartition, support::watermaster::sample};
 
@@ -157,6 +160,11 @@ impl Fleet {
             more_properties +=
                 &format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{beat}\"");
         }
+        let (mut more_admin, mut more_service) = (String::new(), String::new());
+        if plan.rules {
+            more_admin = format!("token_file = {:?}", self.dir.join(rules::TOKEN_FILE));
+            more_service = format!("rules_topic = {:?}", plan.rules_topic());
+        }
         let mut text = fill(
             TEMPLATE,
             &[
@@ -168,6 +176,8 @@ impl Fleet {
                 ("more_kafka", &plan.more_kafka),
                 ("transaction_ms", &plan.transaction_ms.to_string()),
                 ("more_properties", &more_properties),
+                ("more_admin", &more_admin),
+                ("more_service", &more_service),
                 ("service", &plan.service),
                 ("target", &plan.target),
                 ("dead_letter", &plan.dead_letter),
@@ -278,6 +288,29 @@ impl Fleet {
 
     /// Returns status and body of a GET; `None` without an answer.
     pub fn get(&self, number: usize, path: &str) -> Option<(u16, String)> {
+        self.ask(number, ureq::http::Request::get(path).body(String::new()).ok()?, Duration::from_secs(2))
+    }
+
+    /// Returns status and body of a request by the author of the rules; `None` without an answer.
+    pub fn request(
+        &self, number: usize, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>,
+        timeout: Duration,
+    ) -> Option<(u16, Value)> {
+        let mut request = ureq::http::Request::builder().method(method).uri(path);
+        let authorization = format!("Bearer {}", rules::TOKEN);
+        for (name, value) in headers.iter().chain(&[("authorization", authorization.as_str())]) {
+            request = request.header(*name, *value);
+        }
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let request = request.body(body.map(Value::to_string).unwrap_or_default()).ok()?;
+        let (status, text) = self.ask(number, request, timeout)?;
+        Some((status, serde_json::from_str(&text).unwrap_or_default()))
+    }
+
+    /// Sends a request with the path alone as its address.
+    fn ask(&self, number: usize, mut request: ureq::http::Request<String>, timeout: Duration) -> Option<(u16, String)> {
         let log = {
             let slot = self.slot(number);
             slot.process.as_ref().filter(|_| !slot.frozen)?;
@@ -287,10 +320,11 @@ impl Fleet {
         let line = text.lines().find(|line| line.contains("listening") && line.contains("http://"))?;
         let address = line.split("http://").nth(1)?;
         let end = address.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
-        let url = format!("http://{}{path}", &address[..end.unwrap_or(address.len())]);
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
-        let agent = config.timeout_global(Some(Duration::from_secs(2))).build().new_agent();
-        let mut response = agent.get(&url).call().ok()?;
+        let url = format!("http://{}{}", &address[..end.unwrap_or(address.len())], request.uri());
+        *request.uri_mut() = url.parse().ok()?;
+        let config = ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
+        let agent = config.timeout_global(Some(timeout)).build().new_agent();
+        let mut response = agent.run(request).ok()?;
         let body = response.body_mut().read_to_string().ok()?;
         Some((response.status().as_u16(), body))
     }

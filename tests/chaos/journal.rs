@@ -173,9 +173,9 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     for (kind, count) in verdict["anomalies"].as_object().into_iter().flatten() {
         *all.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
     }
-    const ALWAYS: [&str; 12] = [
-        "lost", "duplicated", "in_both", "alien", "altered", "reordered", "hanging", "silent", "live_differs",
-        "promise", "circulating", "died",
+    const ALWAYS: [&str; 13] = [
+        "lost", "duplicated", "in_both", "alien", "altered", "dropped", "reordered", "hanging", "silent",
+        "live_differs", "promise", "circulating", "died",
     ];
     ALWAYS.iter().for_each(|kind| _ = all.entry((*kind).to_owned()).or_default());
     let good = all.values().all(|count| *count == 0);

@@ -24,6 +24,7 @@ mod outcome;
 mod plan;
 mod proxy;
 mod records;
+mod rules;
 mod runs;
 mod schedule;
 mod wire;

@@ -52,6 +52,8 @@ pub struct Plan {
     pub silence_ms: u64,
     /// Pace moves the limit up to the capacity, by what the consumer group behind the target commits.
     pub pace: bool,
+    /// Rules change at run time.
+    pub rules: bool,
     /// The load is constant, and one client sends to one partition only.
     pub steady: bool,
     /// The age at which the cleaner may remove a record.
@@ -109,6 +111,11 @@ impl Plan {
     /// The topic through which the instances share one capacity.
     pub fn control_topic(&self) -> String {
         format!("{}.{}.seats", self.group, self.service)
+    }
+
+    /// The topic of the rules, which an instance makes.
+    pub fn rules_topic(&self) -> String {
+        format!("{}.{}.rules", self.group, self.service)
     }
 
     pub fn transactional_id(&self, instance_id: &str) -> String {

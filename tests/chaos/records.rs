@@ -8,7 +8,7 @@ use crate::plan::{Plan, TARGET_MAX_BYTES, now_ms};
 use crate::{support::generator::Random, support::record::Header};
 
 /// The clients with their shares of the load in percent. The first ones demand far more than an equal share.
-const CLIENTS: [(&str, u64); 8] = [
+pub const CLIENTS: [(&str, u64); 8] = [
     ("home-loan", 30),
     ("personal-loan", 22),
     ("car-loan", 16),

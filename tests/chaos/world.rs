@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, NODES};
 use crate::instances::{Fleet, Metrics};
 use crate::journal::{Journal, Recovery};
 use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, TARGET_MAX_BYTES, TARGET_PARTITIONS, now_ms};
+use crate::rules::{self, Author};
 use crate::{children::Role, flow::Flow, outcome::Outcome, proxy::Proxy, workers::Workers};
 
 /// Slots for temporary instances, in addition to the permanent ones.
@@ -46,6 +47,8 @@ pub struct World {
     pub generator: Role,
     /// The consumer group behind the target; only with `--pace`.
     workers: Option<Workers>,
+    /// The author of rules; only with `--rules`.
+    author: Option<Author>,
     pub journal: Journal,
     /// Output times that the oracle reports during the run.
     pub flow: Arc<Flow>,
@@ -98,6 +101,7 @@ impl World {
         site.cluster.wait_known(&plan.target, Duration::from_secs(30))?;
         let file = dir.join("plan.json");
         plan.write(&file);
+        fs::write(dir.join(rules::TOKEN_FILE), rules::TOKEN)?;
         let environment = planted.map(|name| ("WATERMASTER_PLANT".to_owned(), name.to_owned())).into_iter().collect();
         let flow = Arc::new(Flow::default());
         let listener = Arc::clone(&flow);
@@ -106,6 +110,7 @@ impl World {
             oracle: Role::start("oracle", &file, dir, move |news| listener.add(news)),
             generator: Role::start("generate", &file, dir, |_| {}),
             workers: plan.pace.then(|| Workers::start(&plan)),
+            author: plan.rules.then(Author::default),
             journal: Journal::new(dir),
             flow,
             watching: AtomicBool::new(true),
@@ -190,6 +195,9 @@ impl World {
     pub fn watched<T>(&self, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             scope.spawn(|| self.watch());
+            if let Some(author) = &self.author {
+                scope.spawn(|| author.write(self));
+            }
             // The guard also ends the watch if `work` panics: the scope waits for the thread.
             let _stop = StopWatching(self);
             work()
@@ -285,6 +293,7 @@ impl World {
         self.site.heal();
         self.site.cluster.wait_whole(Duration::from_secs(120))?;
         self.wait_ready(self.recovery_timeout).unwrap_or_else(|why| self.journal.anomaly("silent", why.to_string()));
+        self.author.iter().for_each(|author| author.end(self));
         if let Err(why) = self.wait_flow(now_ms(), self.recovery_timeout) {
             self.journal.anomaly("silent", format!("in the quiet phase: {why}"));
         }
@@ -348,6 +357,7 @@ struct StopWatching<'w>(&'w World);
 impl Drop for StopWatching<'_> {
     fn drop(&mut self) {
         self.0.watching.store(false, Ordering::Relaxed);
+        self.0.author.iter().for_each(Author::stop);
     }
 }
 

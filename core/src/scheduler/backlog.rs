@@ -233,6 +233,31 @@ impl Backlog {
         record
     }
 
+    /// Lets the records of a client that go first wait in its turn, before its others. The lists of all records stay in
+    /// the order of arrival.
+    #[cold]
+    pub(super) fn wait_in_turn(&mut self, client: u32, queue: &mut ClientQueue) {
+        let slots = queue.records.iter(&self.entries, |entry| &entry.of_client);
+        let first: Vec<Slot> = slots.take(queue.first as usize).collect();
+        let has_others = queue.has_others();
+        for slot in first {
+            let BacklogEntry { mut record, of_client, of_all } = self.entries[slot.index()];
+            self.first.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
+            (record.first, record.owed) = (false, false);
+            let list = match record.delays {
+                0 => &mut self.arrivals,
+                delays => &mut self.others[usize::from(delays) - 1].1,
+            };
+            let is_older = |entry: &BacklogEntry| entry.record.since < record.since;
+            let of_all = list.insert(&mut self.entries, |entry| &mut entry.of_all, slot, is_older);
+            self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
+        }
+        queue.first = 0;
+        if !has_others && queue.has_others() {
+            self.fair.make_head(client, queue);
+        }
+    }
+
     /// Removes all clients from the queues, for each to be [requeued](Backlog::requeue) beside or in so many groups.
     pub(super) fn clear_queues(&mut self, groups: usize) {
         self.fair.extend(groups);

@@ -155,6 +155,9 @@ fn judge_output<'p>(
     if place == TopicRole::DeadLetter && found.reason.is_none() {
         verdict.add("altered", format!("throttle headers: {}", describe()));
     }
+    if let Some(reason) = found.reason.and_then(|reason| reason.wrong_in(plan.mode)) {
+        verdict.add("dropped", format!("{reason} in mode shape: {}", describe()));
+    }
     if !found.placed {
         verdict.add("altered", format!("not in the partition of its key: {}", describe()));
     }

@@ -6,7 +6,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use serde_json::{Value, json};
 
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
-use crate::plan::{Plan, now_ms};
+use crate::plan::{Mode, Plan, now_ms};
 use crate::{
     flow::SourcePartition, support::judge::THROTTLE_HEADERS, support::murmur::java_partition, support::record::Header,
 };
@@ -43,10 +43,21 @@ pub struct Found {
 pub struct Reason(usize);
 
 /// All reasons in `docs/dead-letters.md`.
-pub const REASONS: [&str; 9] = [
-    "anonymous", "unknown_client", "too_many_clients", "client_limit", "over_allocation", "capacity_in_use",
+pub const REASONS: [&str; 10] = [
+    "anonymous", "unknown_client", "too_many_clients", "client_limit", "held", "over_allocation", "capacity_in_use",
     "queue_full", "expired", "undeliverable",
 ];
+
+/// The reasons that only mode reject has: mode shape delays such records.
+const ONLY_REJECT: [&str; 4] = ["client_limit", "held", "over_allocation", "capacity_in_use"];
+
+impl Reason {
+    /// Returns the reason's name if this mode never rejects for it.
+    pub fn wrong_in(self, mode: Mode) -> Option<&'static str> {
+        let name = REASONS[self.0];
+        (mode == Mode::Shape && ONLY_REJECT.contains(&name)).then_some(name)
+    }
+}
 
 /// All records found, by topic and partition, in the order of offsets.
 pub struct Pass {
