@@ -124,6 +124,9 @@ struct RunArgs {
     /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one
     #[arg(long)]
     fail_fast: bool,
+    /// Start with the rules of the file alone if the topic of the rules does not answer, instead of waiting for it
+    #[arg(long)]
+    without_rules: bool,
     /// Reload the configuration when a file of it changes, or one that it names, such as a certificate
     #[arg(long)]
     watch: bool,
@@ -179,7 +182,8 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast, watched };
+    let RunArgs { accept_foreign_offsets, fail_fast, without_rules, .. } = *args;
+    let options = Options { accept_foreign_offsets, fail_fast, without_rules, watched };
     match run::run(args.file.paths.clone(), config, options) {
         Ending::Done => Exit::Done,
         Ending::Unreachable => Exit::Unreachable,

@@ -37,7 +37,7 @@ use watermaster_core::throttle::{OpenRoom, Throttle};
 use watermaster_core::units::Time;
 
 use crate::clock::{self, Clock};
-use crate::rules::{LogState, RulesCell};
+use crate::rules::RulesCell;
 use crate::services::{Inbox, OpenCell};
 use crate::{heartbeat::Heartbeat, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
@@ -124,7 +124,7 @@ fn operate(job: &Job) -> Result<(), EngineError> {
 /// Waits until the rules of run time are known: without them, an instance that starts would admit what they forbid.
 fn wait_for_rules(job: &Job) {
     let Some(topic) = &job.service.rules_topic else { return };
-    while job.rules.known().state == LogState::Unknown && !job.shutdown.load(Ordering::Relaxed) {
+    while job.rules.are_awaited() && !job.shutdown.load(Ordering::Relaxed) {
         job.cell.show_trouble(format!("waiting for the rules in {topic}"));
         job.heartbeat.beat(Instant::now());
         thread::sleep(RULES_INTERVAL);

@@ -2,7 +2,7 @@
 //! them, and changes go the other way.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -131,6 +131,8 @@ pub struct RulesCell {
     taken: Mutex<Option<Receiver<RulesOrder>>>,
     /// The largest capacity that a rule may set, which a reload changes.
     max_capacity: AtomicU64,
+    /// The engine starts with the rules of the file, before those of run time are known.
+    starts_without: AtomicBool,
 }
 
 impl Default for RulesCell {
@@ -141,6 +143,7 @@ impl Default for RulesCell {
             orders: Mutex::new(orders),
             taken: Mutex::new(Some(taken)),
             max_capacity: AtomicU64::new(0),
+            starts_without: AtomicBool::new(false),
         }
     }
 }
@@ -162,6 +165,16 @@ impl RulesCell {
 
     pub fn max_capacity(&self) -> u64 {
         self.max_capacity.load(Ordering::Relaxed)
+    }
+
+    /// Lets the engine start before the rules of run time are known.
+    pub fn start_without(&self) {
+        self.starts_without.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the engine has to wait with its start.
+    pub fn are_awaited(&self) -> bool {
+        !self.starts_without.load(Ordering::Relaxed) && self.known().state == LogState::Unknown
     }
 
     /// Takes the end at which orders arrive. The former thread's is replaced.

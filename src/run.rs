@@ -60,6 +60,8 @@ pub struct Options {
     pub accept_foreign_offsets: bool,
     /// Ends the program if no broker answers at the start.
     pub fail_fast: bool,
+    /// Starts with the rules of the file, before those of run time are known.
+    pub without_rules: bool,
     /// The files whose changes reload the configuration, if they are followed.
     pub watched: Option<WatchedFiles>,
 }
@@ -102,6 +104,9 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
 async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Ending, HttpError> {
     let settings = &config.settings;
     let parts = Parts::new(Some(paths), &config);
+    if options.without_rules {
+        parts.handles.iter().for_each(|handle| handle.rules.start_without());
+    }
     let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
     signals::reload_on_hangup(&parts.configuration);

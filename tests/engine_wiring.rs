@@ -20,6 +20,7 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
+use watermaster::rules::RulesCell;
 use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
 use watermaster_core::policy::{Overflow, Policy};
 use watermaster_core::{offset_map, units::Ratio};
@@ -124,6 +125,10 @@ impl Bench {
     }
 
     fn start(&self) -> Engine {
+        self.start_with(Arc::default())
+    }
+
+    fn start_with(&self, rules: Arc<RulesCell>) -> Engine {
         let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
         let job = Job {
             kafka: self.kafka.clone(),
@@ -134,7 +139,7 @@ impl Bench {
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
             inbox: Arc::default(),
             open: Arc::default(),
-            rules: Arc::default(),
+            rules,
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }
@@ -199,6 +204,20 @@ fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
 fn all_once(records: &[(i64, Option<String>)], count: i64) {
     let expected: Vec<_> = (0..count).map(|n| (n, None)).collect();
     assert_eq!(records, expected, "each record once, in order");
+}
+
+/// No thread follows the topic of the rules here, as if it never answered.
+#[test]
+fn an_engine_waits_for_its_rules_unless_it_starts_without_them() {
+    let mut bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.service.rules_topic = Some("rules".to_owned());
+    bench.feed(0..50);
+    let rules = Arc::<RulesCell>::default();
+    let engine = bench.start_with(Arc::clone(&rules));
+    engine.until("waiting", |shown| shown.figures.trouble.as_deref() == Some("waiting for the rules in rules"));
+    rules.start_without();
+    engine.until("all admitted", |shown| admitted(shown) == 50);
+    engine.stop().0.unwrap();
 }
 
 #[test]
