@@ -178,9 +178,14 @@ export function ruleForm(service, verb, subject, client) {
   const [says, effect] = [h('div', { role: 'status' }), h('div', {})];
   const confirm = h('button', { type: 'button', hidden: true }, isEnd ? 'End the rule' : 'Put it in force');
   const text = h('p', {}, 'This rule no longer holds once it has ended.');
-  let [etag, wasFilled, answer] = [null, false, null];
+  let [etag, wasFilled, edits] = [null, false, 0];
   const say = (...texts) => says.replaceChildren(...texts.map((line) => h('p', {}, h('bdi', {}, line))));
-  const undecided = () => { confirm.hidden = true; effect.replaceChildren(); say(); };
+  const undecided = () => {
+    edits += 1;
+    confirm.hidden = true;
+    effect.replaceChildren();
+    say();
+  };
   const write = (query, headers) => send(`${pathOf(service, inputs.name.value)}${query}`, isEnd ? 'DELETE' : 'PUT',
     isEnd ? undefined : read(), headers);
   function refused(why) {
@@ -195,11 +200,17 @@ export function ruleForm(service, verb, subject, client) {
   }
   async function attempt() {
     undecided();
-    answer = await write('?dry_run=true');
-    effect.replaceChildren(...effectOf(answer, service.now));
+    const of = edits;
+    const answer = await write('?dry_run=true');
+    // An answer to what has been edited since says nothing.
+    if (of !== edits) return;
+    const warning = !isEnd && read().enforce === false
+      && h('p', { class: 'badge warn' }, 'In shadow mode every record is admitted at once, also above the capacity.');
+    effect.replaceChildren(...effectOf(answer, service.now), warning || '');
     confirm.hidden = false;
   }
   async function make() {
+    confirm.hidden = true;
     const stated = etag === null ? { 'If-None-Match': '*' } : { 'If-Match': `"${etag}"` };
     await write('', stated);
     location.hash = hrefOf('s', service.name, 'rules');
