@@ -177,8 +177,12 @@ impl World {
             if self.in_force(until, until).any(|policy| !policy.enforce) {
                 continue;
             }
-            let capacity =
-                self.in_force(from, until).map(|policy| policy.capacity).max().expect("some policy is always in force");
+            // The window may be shorter than the present cycle, because a former policy had a shorter one. A rule that
+            // lowers the capacity counts by the mean over the present cycle.
+            let cycle = self.in_force(until, until).map(|policy| policy.cycle).max().expect("some policy is in force");
+            let since = from.min(earlier(until, cycle));
+            let policies = self.in_force(since, until);
+            let capacity = policies.map(|policy| policy.capacity).max().expect("some policy is always in force");
             let first = times.partition_point(|at| *at <= from);
             assert!((last + 1 - first) as u64 <= capacity, "{} of {capacity} in a window", last + 1 - first);
         }
