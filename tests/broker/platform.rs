@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -49,6 +50,20 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The parts of the story at which the campaign begins, and at which an instance dies.
 const CAMPAIGN_AT: f64 = 0.2;
 const KILL_AT: f64 = 0.27;
+
+/// The folder for what scripts/pictures draws: a report of the load, a screen of `top`, and what boards show.
+const PICTURES: &str = "WATERMASTER_TEST_PLATFORM_PICTURES";
+/// The boards, with the values of their variables. What they show of now is a busy moment.
+const BOARDS: [(&str, &[&str]); 4] = [
+    ("service", &["service=kyc"]),
+    ("client", &["service=kyc", "client=credit-card"]),
+    ("platform", &["service=kyc"]),
+    ("capacity-planning", &["service=income-assessment"]),
+];
+const BUSY_AT: f64 = 0.47;
+const TOP_AT: f64 = 0.32;
+/// The seconds between two scrapes of the instances.
+const SCRAPES: u64 = 5;
 
 /// A command of the program, whose outputs go to files.
 struct Job {
@@ -118,7 +133,12 @@ impl Platform {
         let seconds = length.as_secs().to_string();
         let scenario = path(SCENARIO);
         let play = ["load", "--scenario", &scenario, "--seconds", &seconds];
-        let loads = SERVICES.map(|service| Job::start(&broker, service, &play));
+        let report = pictures().map(|folder| folder.join("report.html").display().to_string());
+        let loads = SERVICES.map(|service| {
+            let report = report.as_deref().filter(|_| service == SERVICES[0]);
+            let more = report.map(|file| ["--report", file]).into_iter().flatten();
+            Job::start(&broker, service, &play.into_iter().chain(more).collect::<Vec<_>>())
+        });
         let (workers, loads) = (workers.into(), loads.into());
         Platform { instances, addresses, workers, loads, prometheus, started: Instant::now(), length, broker }
     }
@@ -127,6 +147,44 @@ impl Platform {
     fn until(&self, part: f64) {
         let at = self.started + self.length.mul_f64(part);
         std::thread::sleep(at.saturating_duration_since(Instant::now()));
+    }
+
+    /// Writes a screen of `watermaster top` with its colours, as a terminal shows it.
+    fn picture_top(&self, folder: &Path) {
+        let url = format!("http://{}", self.addresses[0]);
+        let tmux = |arguments: &[&str]| {
+            let output = Command::new("tmux").args(["-L", "platform", "-f", "/dev/null"]).args(arguments).output();
+            let output = output.expect("tmux runs");
+            assert!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+            output.stdout
+        };
+        tmux(&["new-session", "-d", "-x", "112", "-y", "20", PROGRAM, "top", "--service", SERVICES[0], "--url", &url]);
+        let mut screen = Vec::new();
+        // The first rates come with the second look.
+        wait_until("top to show rates", STOP_TIMEOUT, || {
+            screen = tmux(&["capture-pane", "-ep"]);
+            let text = String::from_utf8_lossy(&screen);
+            text.contains(CAMPAIGN) && text.lines().any(|line| line.contains(CAMPAIGN) && !line.contains('–'))
+        });
+        std::fs::write(folder.join("top.ansi"), screen).expect("the screen can be written");
+        tmux(&["kill-server"]);
+    }
+
+    /// Writes what the boards show at a busy moment.
+    fn picture_boards(&self, folder: &Path) {
+        let since = SystemTime::now() - self.started.elapsed();
+        let from = since.duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs();
+        let to = from + self.length.mul_f64(BUSY_AT).as_secs();
+        let date = humantime::format_rfc3339_seconds(since).to_string();
+        std::fs::write(folder.join("date"), &date[..10]).expect("the date can be written");
+        for (board, variables) in BOARDS {
+            let mut command = Command::new("python3");
+            command.arg(root("tools/pictures/ask.py")).arg(&self.prometheus.url);
+            command.arg(root(&format!("grafana/dashboards/{board}.json")));
+            command.args([from, to, SCRAPES].map(|seconds| seconds.to_string())).args(variables);
+            command.stdout(File::create(folder.join(format!("{board}.json"))).expect("the folder exists"));
+            assert!(command.status().expect("python3 runs").success(), "{board}");
+        }
     }
 
     /// Returns the name of each alert that fires, with its service if it has one.
@@ -140,6 +198,10 @@ impl Platform {
         };
         alerts.iter().map(name).collect()
     }
+}
+
+fn pictures() -> Option<PathBuf> {
+    std::env::var_os(PICTURES).map(PathBuf::from)
 }
 
 /// Starts an instance.
@@ -205,10 +267,15 @@ fn play(kill: bool) -> Verdict {
         // Docker starts a container again, and so does Kubernetes.
         platform.instances[1] = instance(&platform.broker, &platform.addresses[1]);
     }
+    if let Some(folder) = pictures() {
+        platform.until(TOP_AT);
+        platform.picture_top(&folder);
+    }
     let loads: Vec<Value> = std::mem::take(&mut platform.loads)
         .iter_mut()
         .map(|load| load.report(platform.length + platform.length.max(Duration::from_secs(120))))
         .collect();
+    pictures().iter().for_each(|folder| platform.picture_boards(folder));
     let fired = platform.alerts(platform.started.elapsed());
     eprintln!("alerts in the story: {fired:?}");
     let works: Vec<Value> = std::mem::take(&mut platform.workers).iter_mut().map(finish).collect();

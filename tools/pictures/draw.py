@@ -18,7 +18,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 BUILD = HERE.parent.parent / "target/pictures"
 # The files that the runs leave, with the name of the picture and what was run.
-SHARES = "a five-minute run on a real Kafka, {}, with tools/pictures/watermaster.toml"
+SHARES = "a run of scripts/platform on a real Kafka, {}, with config/lending-platform.toml"
 PACE = "an eight-minute run on a real Kafka, {}, with tools/pictures/pace.toml"
 DASHBOARDS = {name: (f"dashboard-{name}", SHARES) for name in ("service", "client", "platform", "capacity-planning")}
 DASHBOARDS["pace"] = ("pace", PACE)
