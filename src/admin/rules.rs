@@ -1,7 +1,7 @@
 //! The rules of a service: those in force, and changes of the rules of run time.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -14,13 +14,15 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
-use watermaster_api::{ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView};
+use watermaster_api::{
+    ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView, rfc3339,
+};
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Origin, Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
-use watermaster_settings::config::{LAST_MS, instant, rule_of_json};
+use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
 use super::{Caller, Served, find, refusal};
@@ -154,15 +156,10 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         state: state.into(),
         etag: known.version.to_string(),
         by: Some(known.by.to_string()),
-        at: Some(shown(known.at_ms)),
+        at: Some(rfc3339(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
         warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
     }
-}
-
-pub(crate) fn shown(ms: u64) -> String {
-    let ms = ms.min(LAST_MS as u64);
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }
 
 /// Answers with one rule: that of run time, if there is one.
