@@ -102,30 +102,30 @@ pub(super) async fn list(
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
-    let mut rules = views(&service, &handle);
+    let mut rules = views(&service, &handle, query.client.as_deref());
     let after = query.after.unwrap_or_default();
     let matches = |rule: &RuleView| {
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
-        let names = |client: &str| {
-            let parsed = rule.rule.as_object().and_then(|body| rule_of_json(&rule.name, body, u64::MAX).ok());
-            parsed.is_some_and(|rule| rule.target.names_client(client))
-        };
-        is(&query.origin, &rule.origin) && is(&query.state, &rule.state) && query.client.as_deref().is_none_or(names)
+        is(&query.origin, &rule.origin) && is(&query.state, &rule.state)
     };
     rules.retain(|rule| *rule.name > *after && matches(rule));
     let more = rules.len() > limit;
     rules.truncate(limit);
     let next = rules.last().filter(|_| more).map(|rule| rule.name.clone());
-    let age_seconds = handle.rules.age().map(|age| age.as_secs_f64());
+    let age_seconds = handle.rules.known().age().map(|age| age.as_secs_f64());
     Json(RulesView { service: name, age_seconds, rules, next }).into_response()
 }
 
-/// The rules of the file and those of run time, in the order of their names.
-fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
+/// The rules of the file and those of run time, in the order of their names; only those that name this client, if it is
+/// asked for.
+fn views(service: &Service, handle: &ServiceHandle, client: Option<&str>) -> Vec<RuleView> {
     let now = clock::wall_ms();
     let known = handle.rules.known();
-    let of_file = of_file(service).map(|rule| file_view(rule, &known, now));
-    let of_run_time = known.rules.iter().map(|(name, rule)| run_time_view(name, rule, now));
+    let names_client =
+        |rule: Option<&Rule>| client.is_none_or(|client| rule.is_some_and(|rule| rule.target.names_client(client)));
+    let of_file = of_file(service).filter(|rule| names_client(Some(rule))).map(|rule| file_view(rule, &known, now));
+    let of_run_time = known.rules.iter().filter(|(_, known)| names_client(known.rule.as_ref().ok()));
+    let of_run_time = of_run_time.map(|(name, known)| run_time_view(name, known, now));
     let mut all: Vec<RuleView> = of_file.chain(of_run_time).collect();
     all.sort_by(|one, other| (&one.name, &one.origin).cmp(&(&other.name, &other.origin)));
     all
