@@ -165,7 +165,7 @@ impl EngineState {
             replay_foreign: job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay,
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
-        let mut policy = PolicyInForce::new(job.service.policy.clone(), clock::wall_ms());
+        let mut policy = PolicyInForce::new(job.service.policy.clone());
         policy.take_run_time(job.rules.rules());
         let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.

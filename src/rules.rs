@@ -191,11 +191,6 @@ impl RulesCell {
     pub fn rules(&self) -> Vec<Rule> {
         self.known().rules.values().filter_map(|known| known.rule.as_ref().ok().cloned()).collect()
     }
-
-    /// The time since which nothing of the topic was read.
-    pub fn age(&self) -> Option<Duration> {
-        self.known().age()
-    }
 }
 
 /// Returns a policy of the configuration with the rules of run time beside its own.

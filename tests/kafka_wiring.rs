@@ -16,7 +16,8 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, MapBudget};
-use watermaster_core::{policy::Policy, reason::Reason, tracker::Tracker, units::Ratio};
+use watermaster_core::reason::{Grounds, Quota, Reason};
+use watermaster_core::{policy::Policy, tracker::Tracker, units::Ratio};
 use watermaster_kafka::consumer::{Assignment, Consumer, Event};
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::load::Worker;
@@ -287,7 +288,9 @@ fn a_rejected_record_gains_its_headers_last() {
     let before: &[(&str, Option<&[u8]>)] = &[
         ("throttle-attempt", Some(b"6")),
         ("x", None),
-        ("throttle-reason", Some(b"expired")),
+        ("throttle-reason", Some(b"client_limit")),
+        ("throttle-limit", Some(b"1")),
+        ("throttle-rule", Some(b"night")),
         ("throttle-attempt", Some(b"7")),
         ("throttle-other", Some(b"kept")),
     ];
@@ -347,7 +350,40 @@ fn headers_of_spring_or_connect_stand_before_those_of_the_rejection() {
 }
 
 fn rejected() -> Rejected {
-    Rejected { reason: Reason::QueueFull, retry_after: Duration::from_millis(250), client: "acme".into(), words: None }
+    Rejected {
+        reason: Reason::QueueFull,
+        retry_after: Duration::from_millis(250),
+        client: "acme".into(),
+        words: None,
+        grounds: Grounds::default(),
+    }
+}
+
+#[test]
+fn a_rejected_record_states_its_quota_and_the_rule_behind_it() {
+    let bench = Bench::new(one());
+    bench.feed("cards", 0, &[raw(Some(b"k"), None, &[]), raw(Some(b"k"), None, &[])]);
+    let (consumer, producer) = (bench.consumer(), bench.producer());
+    assigned(&consumer);
+    let quota = Quota { limit: 20, used: 21, time: Duration::from_micros(2_500) };
+    let both = Grounds { quota: Some(quota), rule: Some("night".into()) };
+    let one = Grounds { quota: None, rule: Some("client.acme".into()) };
+    for (mut output, grounds) in read_all(&consumer, 2).into_iter().zip([both, one]) {
+        producer.send(&mut output, Some((&Rejected { grounds, ..rejected() }, Form::Whole)), 0).unwrap();
+    }
+    assert!(producer.transactions().flush(TIMEOUT));
+    let stated = |record: Raw| -> Vec<(String, String)> {
+        let from = record.headers.iter().position(|(name, _)| name == "throttle-retry-after-ms").unwrap();
+        let text = |(name, value): (String, Option<Vec<u8>>)| (name, String::from_utf8(value.unwrap()).unwrap());
+        record.headers.into_iter().skip(from + 1).map(text).collect()
+    };
+    let [first, second] = <[_; 2]>::try_from(bench.read("dead", 2)).unwrap().map(stated);
+    let headers = |headers: &[(&str, &str)]| -> Vec<(String, String)> {
+        headers.iter().map(|(name, value)| (format!("throttle-{name}"), (*value).to_owned())).collect()
+    };
+    let quota = [("limit", "20"), ("used", "21"), ("cycle-ms", "3"), ("rule", "night"), ("attempt", "1")];
+    assert_eq!(first, headers(&quota));
+    assert_eq!(second, headers(&[("rule", "client.acme"), ("attempt", "1")]));
 }
 
 /// Returns the value of a header, and `now` in place of a time of rejection.

@@ -1,13 +1,13 @@
 //! The rules that decide for a client, for a group of clients and for the service.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::{Advantage, Field, FieldDecision, Rank, Rule, RuleLimit};
 
-use crate::Word;
+use crate::{Word, rfc3339};
 
 /// The values of a client, of its group and of the service at a time, with the rule that gave each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,9 +60,8 @@ impl ExplainView {
         let views = |id: &str, decisions: Vec<FieldDecision<'_>>| -> Vec<FieldView> {
             decisions.iter().map(|decision| field(policy, decision, id)).collect()
         };
-        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(policy.rules_at_ms).unwrap_or_default());
         ExplainView {
-            at: humantime::format_rfc3339_millis(at).to_string(),
+            at: rfc3339(u64::try_from(policy.rules_at_ms).unwrap_or_default()),
             client: client.map(str::to_owned),
             group: group.map(str::to_owned),
             fields: client.map(|client| views(client, policy.explain_client(client))).unwrap_or_default(),
@@ -137,10 +136,7 @@ fn value_of(rule: &Rule, field: Field) -> String {
         }),
         Field::MaxDelay => effects.max_delay.map(shown),
         Field::Hold => effects.hold.map(|hold| hold.to_string()),
-        Field::ExpireBefore => effects.expire_before_ms.map(|at| {
-            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or_default());
-            humantime::format_rfc3339_millis(at).to_string()
-        }),
+        Field::ExpireBefore => effects.expire_before_ms.map(|at| rfc3339(u64::try_from(at).unwrap_or_default())),
         Field::Capacity => effects.capacity.map(|capacity| capacity.to_string()),
         Field::Enforce => effects.enforce.map(|enforce| enforce.to_string()),
         Field::Pace => effects.pace_observes.map(|_| "observe".to_owned()),

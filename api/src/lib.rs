@@ -4,17 +4,24 @@
 mod explain;
 mod rules;
 
+use std::time::{Duration, UNIX_EPOCH};
 use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use watermaster_core::units::LAST_MS;
 
 pub use explain::{ExplainView, FieldView, RuleRef};
 pub use rules::{ClientEffect, RuleChangeView, RuleChangesView, RuleDryRun, RuleView, RulesView};
 
 /// A word from a list that an instance knows; for another program, one that it may not know.
 pub type Word = Cow<'static, str>;
+
+/// Writes a time, in milliseconds since the Unix epoch, as RFC 3339: the last one that can be written if it is later.
+pub fn rfc3339(ms: u64) -> String {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms.min(LAST_MS as u64))).to_string()
+}
 
 /// The configuration in force.
 #[derive(Serialize, JsonSchema)]
@@ -399,3 +406,6 @@ pub struct DelaysView {
     pub p99_seconds: Option<f64>,
     pub longest_seconds: f64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The reasons for rejections. One table: headers, metrics and documents come from it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use strum::{IntoStaticStr, VariantArray, VariantNames};
 
@@ -90,6 +90,24 @@ pub struct Rejection {
     pub retry_after: Duration,
     /// The index of the client, if it is a known one.
     pub client: Option<u32>,
+}
+
+/// The grounds of a rejection, for the headers of its dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Grounds {
+    /// The quota that the client has used up, if the reason is one.
+    pub quota: Option<Quota>,
+    /// The name of the rule with the limit, hold or longest delay that was the reason.
+    pub rule: Option<Arc<str>>,
+}
+
+/// A number of records that may go in a time, and the use of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    pub limit: u64,
+    /// The records that count against the limit, without the rejected one.
+    pub used: u64,
+    pub time: Duration,
 }
 
 /// A count for each reason.

@@ -6,6 +6,7 @@
 //! counts them apart.
 //!
 //! - `decision`: the decision on a record that was read
+//! - `grounds`: the quota and the rule behind a rejection
 //! - `registry`, `client`, `client_groups`: the known clients and their groups, with weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
 //! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: its bucket
@@ -27,6 +28,7 @@ mod fair;
 mod falling_part;
 mod forecast;
 mod gates;
+mod grounds;
 mod lent_room;
 mod limits;
 mod mean_limit;

@@ -49,8 +49,9 @@ mod views;
 use std::{sync::Arc, time::Duration};
 
 use crate::ledger::{Ledger, Observed, PendingRejection};
+use crate::reason::{Grounds, Reason};
 use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler};
-use crate::{delays::Histogram, policy::Policy, reason::Reason, slot::Slots, units::Time, window::SlidingCount};
+use crate::{delays::Histogram, policy::Policy, slot::Slots, units::Time, window::SlidingCount};
 
 pub use crate::ledger::{PartitionView, PauseReason};
 pub use crate::{reason::Rejection, scheduler::Cause, scheduler::GroupPart, scheduler::OpenRoom, slot::Slot};
@@ -67,6 +68,8 @@ pub struct Throttle {
     /// The room for open records, which shadow mode does not apply.
     open_room: Option<OpenRoom>,
     totals: Totals,
+    /// The grounds of the last rejection.
+    grounds: Grounds,
     /// The latest moment that any call named; an earlier one counts as this.
     latest: Time,
 }
@@ -93,6 +96,7 @@ impl Throttle {
             shadow: (!policy.enforce).then(|| SlidingCount::new(policy.window_length())),
             open_room: None,
             totals: Totals::default(),
+            grounds: Grounds::default(),
             latest: now,
             scheduler: Scheduler::new(policy, now),
         }
@@ -228,9 +232,12 @@ impl Throttle {
     #[inline(never)]
     fn reject(&mut self, arrival: &Arrival<'_>, rejection: Rejection) -> Verdict {
         self.counts(rejection.client).rejected.add(rejection.reason);
+        let of_client = |client| self.scheduler.grounds(self.latest, client, rejection.reason);
+        let grounds = rejection.client.map(of_client).unwrap_or_default();
         let (partition, offset) = (arrival.partition, arrival.offset);
         if self.ledger.has_room(partition, offset) {
             self.ledger.complete_at_once(partition, offset);
+            self.grounds = grounds;
             return Verdict::Reject(rejection);
         }
         self.ledger.pause_if_map_is_nearly_full(partition);
@@ -240,8 +247,14 @@ impl Throttle {
             (None, Sender::Anonymous | Sender::Oversized) => None,
         };
         let slot = self.slots.take();
-        self.ledger.keep_rejection(partition, offset, PendingRejection { slot, bytes: arrival.bytes, rejection, name });
+        let pending = PendingRejection { slot, bytes: arrival.bytes, rejection, name, grounds };
+        self.ledger.keep_rejection(partition, offset, pending);
         Verdict::Delay(slot)
+    }
+
+    /// Takes the grounds of the rejection that the last verdict or action told.
+    pub fn take_grounds(&mut self) -> Grounds {
+        std::mem::take(&mut self.grounds)
     }
 
     // ## Counts

@@ -108,6 +108,9 @@ impl Ratio {
 /// The largest capacity of a service, in records per cycle.
 pub const MAX_CAPACITY: u64 = 1_000_000_000_000;
 
+/// The last millisecond of the year 9999 in UTC, since the Unix epoch: no later time can be written.
+pub const LAST_MS: i64 = 253_402_300_799_999;
+
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
 pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use sim::START;
 use watermaster_core::delivery::{Form, Round};
-use watermaster_core::reason::Reason;
+use watermaster_core::reason::{Grounds, Reason};
 use watermaster_core::throttle::{Rejection, Throttle};
 
 #[test]
@@ -16,7 +16,7 @@ fn bytes_of_a_round_are_those_of_its_remaining_outputs() {
     round.admit((0, 7), "admitted", 100, None);
     round.admit((1, 3), "committed by its previous owner", 20, None);
     let rejection = Rejection { reason: Reason::Anonymous, retry_after: Duration::ZERO, client: None };
-    round.reject((2, 5), ("rejected", Form::Whole), 3, rejection, Arc::from(""));
+    round.reject((2, 5), ("rejected", Form::Whole), 3, (rejection, Grounds::default()), Arc::from(""));
     assert_eq!((round.len(), round.bytes()), (3, 123));
     round.forget(2);
     round.drop_orphans(&mut throttle);

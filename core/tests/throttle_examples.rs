@@ -646,7 +646,7 @@ fn an_offset_that_moves_only_over_holes_is_committed() {
 }
 
 /// The bug: a rejected record that waited for room in the map named the client that had its client's index by then, and
-/// a record of a client that was never registered named none.
+/// a record of a client that was never registered named none. Its grounds are those of the rejection, too.
 #[test]
 fn a_pending_rejection_names_its_client() {
     let mut policy = Policy { mode: Mode::Reject, max_clients: 3, ..policy(1, SECOND) };
@@ -671,7 +671,7 @@ fn a_pending_rejection_names_its_client() {
         throttle.handle_record(later, &Arrival { partition: 1, offset, bytes: 1, sender, written_ms: None });
     }
     assert!(throttle.client("tenant").is_none(), "the idle client was evicted");
-    let mut names = Vec::new();
+    let (mut names, mut used) = (Vec::new(), Vec::new());
     for seconds in 3..20 {
         throttle.handle_timeout(sim::START + SECOND * seconds);
         while let Some(action) = throttle.poll_action(sim::START + SECOND * seconds) {
@@ -679,11 +679,13 @@ fn a_pending_rejection_names_its_client() {
                 && offset >= far
             {
                 names.push(name);
+                used.push(throttle.take_grounds().quota.map(|quota| (quota.limit, quota.used)));
             }
         }
     }
     let names: Vec<&str> = names.iter().map(|name| name.as_deref().unwrap_or("")).collect();
     assert_eq!(names, ["tenant", "tenant", "stranger"]);
+    assert_eq!(used, [Some((0, 0)), Some((0, 0)), None], "at the time of the rejection");
 }
 
 /// A pending rejection that waits for room in the map is in no client's backlog. After a change from reject to shape

@@ -14,6 +14,13 @@ pub const TIMESTAMP_MS: &[u8] = b"throttle-timestamp-ms";
 /// The time of the rejection as ISO 8601.
 pub const REJECTED_AT: &[u8] = b"throttle-rejected-at";
 pub const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
+/// The number of records that the client may send in the time [`CYCLE_MS`], if it has used them up.
+pub const LIMIT: &[u8] = b"throttle-limit";
+/// The number of records that count against the limit.
+pub const USED: &[u8] = b"throttle-used";
+pub const CYCLE_MS: &[u8] = b"throttle-cycle-ms";
+/// The name of the rule with the limit, hold or longest delay that was the reason.
+pub const RULE: &[u8] = b"throttle-rule";
 pub const ATTEMPT: &[u8] = b"throttle-attempt";
 /// Marks a stub.
 pub const STUB: &[u8] = b"throttle-stub";
@@ -25,9 +32,9 @@ pub const PARKED: &[u8] = b"throttle-parked";
 /// The beginning of all names above.
 pub const PREFIX: &[u8] = b"throttle-";
 /// All names above.
-pub const ALL: [&[u8]; 14] = [
-    REASON, MESSAGE, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, REJECTED_AT, RETRY_AFTER_MS, ATTEMPT,
-    STUB, REDRIVE, PARKED,
+pub const ALL: [&[u8]; 18] = [
+    REASON, MESSAGE, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, REJECTED_AT, RETRY_AFTER_MS, LIMIT, USED,
+    CYCLE_MS, RULE, ATTEMPT, STUB, REDRIVE, PARKED,
 ];
 
 /// Returns the names of the headers that stand before those of Watermaster in a dead letter, in order.

@@ -26,7 +26,7 @@ pub use self::clients::ClientRefused;
 pub use self::effective::Effective;
 pub use self::rule::{of_json as rule_of_json, of_text as rules_of_text, to_json as rule_to_json};
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
-pub use self::values::{LAST_MS, moment as instant, ratio, weight};
+pub use self::values::{moment as instant, ratio, weight};
 pub use crate::reader::{
     ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, Segment, ValueError, count, duration,
 };

@@ -35,7 +35,6 @@ use crate::{reload::Configuration, services::ServiceHandle};
 use console::{Console, Recorder, events, now};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
-pub(crate) use rules::shown;
 use server::ConnectionLimits;
 use watermaster_api::{
     ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NowView, ReloadView, RuleChangesView,

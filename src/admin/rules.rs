@@ -1,7 +1,7 @@
 //! The rules of a service: those in force, and changes of the rules of run time.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -14,13 +14,15 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
-use watermaster_api::{ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView};
+use watermaster_api::{
+    ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView, rfc3339,
+};
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Origin, Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
-use watermaster_settings::config::{LAST_MS, instant, rule_of_json};
+use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
 use super::{Caller, Served, find, refusal};
@@ -100,30 +102,30 @@ pub(super) async fn list(
         Ok(found) => found,
         Err(unknown) => return *unknown,
     };
-    let mut rules = views(&service, &handle);
+    let mut rules = views(&service, &handle, query.client.as_deref());
     let after = query.after.unwrap_or_default();
     let matches = |rule: &RuleView| {
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
-        let names = |client: &str| {
-            let parsed = rule.rule.as_object().and_then(|body| rule_of_json(&rule.name, body, u64::MAX).ok());
-            parsed.is_some_and(|rule| rule.target.names_client(client))
-        };
-        is(&query.origin, &rule.origin) && is(&query.state, &rule.state) && query.client.as_deref().is_none_or(names)
+        is(&query.origin, &rule.origin) && is(&query.state, &rule.state)
     };
     rules.retain(|rule| *rule.name > *after && matches(rule));
     let more = rules.len() > limit;
     rules.truncate(limit);
     let next = rules.last().filter(|_| more).map(|rule| rule.name.clone());
-    let age_seconds = handle.rules.age().map(|age| age.as_secs_f64());
+    let age_seconds = handle.rules.known().age().map(|age| age.as_secs_f64());
     Json(RulesView { service: name, age_seconds, rules, next }).into_response()
 }
 
-/// The rules of the file and those of run time, in the order of their names.
-fn views(service: &Service, handle: &ServiceHandle) -> Vec<RuleView> {
+/// The rules of the file and those of run time, in the order of their names; only those that name this client, if it is
+/// asked for.
+fn views(service: &Service, handle: &ServiceHandle, client: Option<&str>) -> Vec<RuleView> {
     let now = clock::wall_ms();
     let known = handle.rules.known();
-    let of_file = of_file(service).map(|rule| file_view(rule, &known, now));
-    let of_run_time = known.rules.iter().map(|(name, rule)| run_time_view(name, rule, now));
+    let names_client =
+        |rule: Option<&Rule>| client.is_none_or(|client| rule.is_some_and(|rule| rule.target.names_client(client)));
+    let of_file = of_file(service).filter(|rule| names_client(Some(rule))).map(|rule| file_view(rule, &known, now));
+    let of_run_time = known.rules.iter().filter(|(_, known)| names_client(known.rule.as_ref().ok()));
+    let of_run_time = of_run_time.map(|(name, known)| run_time_view(name, known, now));
     let mut all: Vec<RuleView> = of_file.chain(of_run_time).collect();
     all.sort_by(|one, other| (&one.name, &one.origin).cmp(&(&other.name, &other.origin)));
     all
@@ -154,15 +156,10 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         state: state.into(),
         etag: known.version.to_string(),
         by: Some(known.by.to_string()),
-        at: Some(shown(known.at_ms)),
+        at: Some(rfc3339(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
         warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
     }
-}
-
-pub(crate) fn shown(ms: u64) -> String {
-    let ms = ms.min(LAST_MS as u64);
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }
 
 /// Answers with one rule: that of run time, if there is one.

@@ -98,7 +98,8 @@ impl<'c> Engine<'c> {
             Verdict::Reject(rejection) => {
                 let unknown = unknown.filter(|_| rejection.client.is_none());
                 let name = unknown.unwrap_or_else(|| self.client_name(&rejection));
-                self.rounds.round.reject(place, (record, form), cost, rejection, name);
+                let grounds = self.throttle.take_grounds();
+                self.rounds.round.reject(place, (record, form), cost, (rejection, grounds), name);
             }
         }
     }
@@ -150,7 +151,8 @@ impl<'c> Engine<'c> {
             Action::Reject { slot, partition, offset, bytes, rejection, name } => {
                 let (record, name) = (self.delayed.take(slot), name.unwrap_or_else(|| Arc::from("")));
                 let form = if record.is_stub() { Form::Stub } else { Form::Whole };
-                self.rounds.round.reject((partition, offset), (record, form), bytes as usize, rejection, name);
+                let (place, rejection) = ((partition, offset), (rejection, self.throttle.take_grounds()));
+                self.rounds.round.reject(place, (record, form), bytes as usize, rejection, name);
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.link.name(number);

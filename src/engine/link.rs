@@ -51,7 +51,7 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
-        let rejected = output.rejected.as_ref().map(|rejected| (rejected, output.form));
+        let rejected = output.rejected.as_deref().map(|rejected| (rejected, output.form));
         self.producer.send(&mut output.payload, rejected, tag)
     }
 

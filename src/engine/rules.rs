@@ -27,9 +27,9 @@ pub(super) struct PolicyInForce {
 }
 
 impl PolicyInForce {
-    /// Takes the policy of the configuration.
-    pub(super) fn new(configured: Policy, wall_ms: i64) -> PolicyInForce {
-        let mut this = PolicyInForce {
+    /// Takes the policy of the configuration. A [look](PolicyInForce::look) follows.
+    pub(super) fn new(configured: Policy) -> PolicyInForce {
+        PolicyInForce {
             with_rules: configured.clone(),
             configured,
             run_time: Vec::new(),
@@ -37,9 +37,7 @@ impl PolicyInForce {
             next_look: Time::ZERO,
             looked_ms: 0,
             next_ms: 0,
-        };
-        this.look(wall_ms);
-        this
+        }
     }
 
     /// The policy of the configuration.
@@ -119,7 +117,7 @@ mod tests {
     fn the_smaller_one_of_the_found_capacity_and_a_rule_counts_unless_the_search_observes() {
         let capacity = |capacity, found, pace_observes| {
             let effects = Effects { capacity: Some(capacity), pace_observes, ..Effects::default() };
-            let mut in_force = PolicyInForce::new(policy(effects), 0);
+            let mut in_force = PolicyInForce::new(policy(effects));
             in_force.change(in_force.configured().clone(), found);
             [9, 10, 20].map(|now| in_force.look(now).capacity)
         };
@@ -132,7 +130,8 @@ mod tests {
     #[test]
     fn the_clock_is_looked_at_now_and_then_also_after_a_step() {
         let effects = Effects { enforce: Some(false), ..Effects::default() };
-        let mut in_force = PolicyInForce::new(policy(effects), 5);
+        let mut in_force = PolicyInForce::new(policy(effects));
+        in_force.look(5);
         let mut is_due = |looks: u64, wall: i64| {
             let due = in_force.is_due(Time::from_nanos(looks * 100_000_000), || wall);
             if due {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
-use watermaster_api::RuleChangeView;
+use watermaster_api::{RuleChangeView, rfc3339};
 use watermaster_core::rules::log::record::VERSION;
 use watermaster_core::rules::log::{
     InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRequest, WriteTicket,
@@ -196,7 +196,7 @@ impl Follower<'_> {
         let known = self.known(name, decides);
         let change = &decides.change;
         let view = RuleChangeView {
-            at: crate::admin::shown(change.at),
+            at: rfc3339(change.at),
             by: change.by.to_string(),
             name: name.to_string(),
             etag: (!change.deleted).then(|| decides.version.to_string()),

@@ -89,7 +89,7 @@ pub(super) fn first(number: u64, topic: &str, timestamp: i64) -> Outgoing {
 /// Returns the dead letter of a record that was rejected `attempt` times, as `run` writes it.
 pub(super) fn dead_letter(rig: &Rig, first: &Outgoing, place: (i32, i64), reason: &str, attempt: u64) -> Outgoing {
     let timestamp = first.timestamp.expect("a test's record has a time");
-    let own: [(&str, String); 9] = [
+    let own: [(&str, String); 13] = [
         ("reason", reason.to_owned()),
         ("service", "kyc".to_owned()),
         ("client", "redriven-client".to_owned()),
@@ -98,6 +98,10 @@ pub(super) fn dead_letter(rig: &Rig, first: &Outgoing, place: (i32, i64), reason
         ("offset", place.1.to_string()),
         ("timestamp-ms", timestamp.to_string()),
         ("retry-after-ms", "0".to_owned()),
+        ("limit", "100".to_owned()),
+        ("used", "100".to_owned()),
+        ("cycle-ms", "1000".to_owned()),
+        ("rule", "night".to_owned()),
         ("attempt", attempt.to_string()),
     ];
     let own = own.map(|(name, value)| (format!("throttle-{name}"), Some(value.into_bytes())));

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::support::generator::{CLIENTS, Generator, client_of};
-use crate::support::judge::{Judge, THROTTLE_HEADERS, Verdict};
+use crate::support::judge::{Judge, Verdict, gained_headers};
 use crate::support::murmur::{java_partition, murmur2};
 use crate::support::promise::Promise;
 use crate::support::record::{Identity, Record};
@@ -48,8 +48,9 @@ fn rejected(record: &Record) -> Record {
     let (partition, offset, at) =
         (record.partition.to_string(), record.offset.to_string(), record.timestamp.to_string());
     let (message, time) = ("The record was not processed: …", "2026-11-26T01:02:03.456Z");
-    let values = ["over_allocation", message, "kyc", "one", "source", &partition, &offset, &at, time, "250", "1"];
-    let gained = THROTTLE_HEADERS.into_iter().zip(values);
+    let values = ["over_allocation", message, "kyc", "one", "source", &partition, &offset, &at, time, "250"];
+    let values = values.into_iter().chain(["20", "20", "1000", "1"]);
+    let gained = gained_headers("over_allocation", false).zip(values);
     rejected.headers.extend(gained.map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec()))));
     rejected
 }

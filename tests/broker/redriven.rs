@@ -40,11 +40,17 @@ fn only_a_record_that_a_redrive_sent_counts_for_its_client() {
     watermaster.terminate(DRAIN_TIMEOUT);
     assert_eq!(rig.read_target().len(), 1, "of {RECORDS} records whose last header names the redrive's client");
     assert!(rig.read_target().iter().all(own_headers), "a header that says nothing is forwarded");
+    let quota = ["throttle-limit", "throttle-used", "throttle-cycle-ms", "throttle-rule"];
+    for letter in rig.read_dead_letter() {
+        let stated = quota.map(|name| letter.header(name));
+        assert_eq!(stated, ["1", "1", "3600000", "client.topic-0"].map(Some), "{letter:?}");
+    }
     let select = ["--where", "reason=client_limit", "--limit", "1"];
     let (code, _, err) = Desk::new(&config).run("redrive", &[&select[..], &["--job", "keyless"]].concat());
     assert!(code == Some(0) && err.contains("redrive_key_file"), "{code:?} {err}");
     let sent: Vec<Record> = rig.read_sources().into_iter().skip(RECORDS as usize).collect();
     assert!(sent.len() == 1 && !sent.iter().any(own_headers), "{sent:?}");
+    assert_eq!(quota.map(|name| sent[0].header(name)), [None; 4], "a redriven record loses them");
 
     keep_redrive_key(&mut config);
     let mut watermaster = Watermaster::start(&config);

@@ -5,12 +5,25 @@ use std::{collections::HashMap, sync::Arc};
 use super::murmur::java_partition;
 use super::record::{Header, Identity, Record};
 
-/// The headers that a rejected record gains, in order, last.
-pub const THROTTLE_HEADERS: [&str; 11] = [
+/// The headers that a rejected record may gain, in order, last.
+pub const THROTTLE_HEADERS: [&str; 15] = [
     "throttle-reason", "throttle-message", "throttle-service", "throttle-client", "throttle-topic",
     "throttle-partition", "throttle-offset", "throttle-timestamp-ms", "throttle-rejected-at",
-    "throttle-retry-after-ms", "throttle-attempt",
+    "throttle-retry-after-ms", "throttle-limit", "throttle-used", "throttle-cycle-ms", "throttle-rule",
+    "throttle-attempt",
 ];
+
+/// The headers with the numbers of a quota.
+pub const QUOTA_HEADERS: [&str; 3] = ["throttle-limit", "throttle-used", "throttle-cycle-ms"];
+
+/// Returns the headers that a record gains if it is rejected for this reason, in order.
+pub fn gained_headers(reason: &str, names_rule: bool) -> impl Iterator<Item = &'static str> {
+    let has_quota = matches!(reason, "client_limit" | "over_allocation" | "capacity_in_use");
+    THROTTLE_HEADERS.into_iter().filter(move |name| match *name {
+        "throttle-rule" => names_rule,
+        name => has_quota || !QUOTA_HEADERS.contains(&name),
+    })
+}
 
 /// The expectations of a test.
 pub struct Judge<'a> {
@@ -118,13 +131,14 @@ impl Judge<'_> {
     fn check_rejected(&self, verdict: &mut Verdict, source: &Record, record: &Record) {
         self.check_same(verdict, source, record, self.dead_letter_partitions);
         let kept: Vec<&Header> = source.headers.iter().filter(|(name, _)| !is_throttle(name)).collect();
-        let split = record.headers.len().saturating_sub(THROTTLE_HEADERS.len());
+        let reason = record.header("throttle-reason").unwrap_or_default().to_owned();
+        let names: Vec<&str> = gained_headers(&reason, record.header("throttle-rule").is_some()).collect();
+        let split = record.headers.len().saturating_sub(names.len());
         let (before, gained) = record.headers.split_at(split);
         if before.iter().collect::<Vec<_>>() != kept {
             verdict.wrong.push(format!("headers altered: {} is {:?}", place(source), record.headers));
         }
-        let reason = record.header("throttle-reason").unwrap_or_default().to_owned();
-        for (position, name) in THROTTLE_HEADERS.into_iter().enumerate() {
+        for (position, &name) in names.iter().enumerate() {
             let found = gained.get(position).filter(|(found, _)| found == name);
             let value = found.and_then(|(_, value)| std::str::from_utf8(value.as_deref()?).ok());
             if !value.is_some_and(|value| self.header_is_right(name, value, source, &reason)) {
@@ -150,6 +164,9 @@ impl Judge<'_> {
             "throttle-rejected-at" => value.len() == 24 && humantime::parse_rfc3339(value).is_ok(),
             "throttle-retry-after-ms" if reason == "anonymous" => value == "0",
             "throttle-retry-after-ms" => value.parse::<u64>().is_ok(),
+            "throttle-limit" | "throttle-used" => value.parse::<u64>().is_ok(),
+            "throttle-cycle-ms" => value.parse::<u64>().is_ok_and(|time| time > 0),
+            "throttle-rule" => !value.is_empty() && matches!(reason, "client_limit" | "held" | "expired"),
             "throttle-attempt" => value == next_attempt(source).to_string(),
             _ => false,
         }

@@ -51,3 +51,8 @@ pub fn run(args: &RulesArgs) -> Exit {
         RulesCommand::AcceptLoss(args) => changes::accept_loss(args),
     }
 }
+
+/// Returns the words for the origin of a rule.
+fn shown_origin(origin: &str) -> &'static str {
+    if origin == "file" { "file" } else { "run time" }
+}

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use super::kafka::Commit;
+use crate::reason::{Grounds, Reason};
 use crate::throttle::{Rejection, Throttle};
-use crate::{offset_map, reason::Reason, units::Time};
+use crate::{offset_map, units::Time};
 
 /// A decided record.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct Output<P> {
     /// and its index given to another one.
     pub client: Option<Arc<str>>,
     /// Set if the record goes to the dead-letter topic.
-    pub rejected: Option<Rejected>,
+    pub rejected: Option<Box<Rejected>>,
     /// The part of the record that is sent; less than the whole only if it is rejected.
     pub form: Form,
     /// The partition was revoked: its next owner sends the record again, and commits it.
@@ -49,6 +50,7 @@ pub struct Rejected {
     pub client: Arc<str>,
     /// The broker's words, if it refused the record.
     pub words: Option<Arc<str>>,
+    pub grounds: Grounds,
 }
 
 /// The outputs that were decided since the last commit, in the order of the decisions. The index of an output is its
@@ -90,16 +92,18 @@ impl<P> Round<P> {
 
     /// Adds a record that goes to the dead-letter topic in this form. `name` is its client's name, empty for anonymous.
     pub fn reject(
-        &mut self, place: (u32, i64), payload: (P, Form), bytes: usize, rejection: Rejection, name: Arc<str>,
+        &mut self, place: (u32, i64), payload: (P, Form), bytes: usize, (rejection, grounds): (Rejection, Grounds),
+        name: Arc<str>,
     ) {
         let client = rejection.client.map(|_| Arc::clone(&name));
         let Rejection { reason, retry_after, .. } = rejection;
-        self.push(place, payload, bytes, client, Some(Rejected { reason, retry_after, client: name, words: None }));
+        let rejected = Rejected { reason, retry_after, client: name, words: None, grounds };
+        self.push(place, payload, bytes, client, Some(Box::new(rejected)));
     }
 
     fn push(
         &mut self, (partition, offset): (u32, i64), (payload, form): (P, Form), bytes: usize, client: Option<Arc<str>>,
-        rejected: Option<Rejected>,
+        rejected: Option<Box<Rejected>>,
     ) {
         self.bytes += bytes;
         let (orphan, discarded) = (false, false);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Ledger, Location, PauseReason};
-use crate::{reason::Rejection, slot::Slot};
+use crate::reason::{Grounds, Rejection};
+use crate::slot::Slot;
 
 /// A rejected record that waits for room in the offset map.
 #[derive(Debug)]
@@ -13,6 +14,7 @@ pub struct PendingRejection {
     pub rejection: Rejection,
     /// The name of the client at the time of the rejection.
     pub name: Option<Arc<str>>,
+    pub grounds: Grounds,
 }
 
 impl Ledger {

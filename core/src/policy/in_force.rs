@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::{sync::Arc, time::Duration};
 
 use super::{ClientPolicy, GroupPolicy, Limit, Policy};
-use crate::rules::{Field, FieldDecision};
+use crate::rules::{Field, FieldDecision, Rule};
 use crate::units::Weight;
 
 /// The values that hold for a client.
@@ -118,6 +118,18 @@ impl Policy {
     /// Returns whether a rule has the search for the capacity observe only.
     pub fn pace_observes(&self) -> bool {
         self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.pace_observes).unwrap_or(false)
+    }
+
+    /// The rule that sets a field of a client.
+    pub(crate) fn rule_of_client<'p>(&'p self, client: &'p str, field: Field) -> Option<&'p Rule> {
+        let group = self.group_of(client).map(|group| &*self.groups[group].name);
+        self.rules.for_client_in(client, group, self.rules_at_ms).first(field)
+    }
+
+    /// The rule that sets a field of the group of a client.
+    pub(crate) fn rule_of_group_of(&self, client: &str, field: Field) -> Option<&Rule> {
+        let group = &self.groups[self.group_of(client)?];
+        self.rules.for_group(&group.name, self.rules_at_ms).first(field)
     }
 
     /// The rules that decide each field of a client, known or not.

@@ -89,7 +89,7 @@ pub(crate) struct RankedRules<'r>(Vec<&'r Rule>);
 impl<'r> RankedRules<'r> {
     fn new(id: &str, rules: impl Iterator<Item = &'r Rule>) -> RankedRules<'r> {
         let mut rules: Vec<_> = rules.collect();
-        rules.sort_unstable_by(|one, other| Rank::of(one, id).cmp(&Rank::of(other, id)));
+        rules.sort_by_cached_key(|rule| Rank::of(rule, id));
         // A rule with an id and a pattern may be found by both.
         rules.dedup_by(|one, other| std::ptr::eq(*one, *other));
         RankedRules(rules)

@@ -122,6 +122,12 @@ impl Backlog {
         self.others.iter().filter_map(deadline)
     }
 
+    /// The longest that a record may wait, if that is not the service's longest wait.
+    pub(super) fn own_delay(&self, record: &QueuedRecord) -> Option<Duration> {
+        let place = usize::from(record.delays).checked_sub(1)?;
+        Some(self.others[place].0)
+    }
+
     /// The number of the list for records that may wait this long. Lists without a record are used again. If all are in
     /// use, which takes more times than rules may have, it is the one with the next longer time.
     #[cold]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::policy::{Limit, Policy};
+use crate::reason::Quota;
 use crate::units::{Ratio, Time, nanos};
 
 /// The rate of a service's bucket is a multiple of 2⁻¹⁶ records per cycle, so that it can be a little lower than a
@@ -105,6 +106,17 @@ impl LeakyBucket {
     pub fn most_in(&self, time: Duration) -> u64 {
         let leaked = u128::from(nanos(time)) * self.full;
         u64::try_from((self.depth + leaked) / self.record).unwrap_or(u64::MAX)
+    }
+
+    /// The records that fit into the empty bucket, those in it now, and the time in which a full bucket leaks empty.
+    pub(super) fn quota(&mut self, now: Time) -> Quota {
+        self.leak(now);
+        let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        Quota {
+            limit: number(self.depth / self.record),
+            used: number(self.debt.div_ceil(self.record)),
+            time: Duration::from_nanos(number(self.depth.checked_div(self.full).unwrap_or(u128::MAX))),
+        }
     }
 
     /// The records that go in this time in the long run.

@@ -2,6 +2,7 @@
 
 use super::bucket::LeakyBucket;
 use crate::policy::Limit;
+use crate::reason::Quota;
 use crate::units::{Ratio, Time};
 
 /// Limits, and a hold: a limit under which no record has room.
@@ -74,6 +75,13 @@ impl Limits {
         }
         self.charge(now);
         Ok(())
+    }
+
+    /// The quota of the limit that has no room for one more record, and will have some last.
+    pub(super) fn exhausted(&mut self, now: Time) -> Option<Quota> {
+        let full = self.buckets.iter_mut().filter_map(|bucket| (!bucket.has_room(now)).then_some(bucket));
+        let quotas = full.map(|bucket| (bucket.next_room(now), bucket.quota(now)));
+        quotas.max_by_key(|(room, _)| *room).map(|(_, quota)| quota)
     }
 
     /// The time at which one more record will fit.

@@ -9,6 +9,7 @@ use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, limits::Limits, names::Names};
 use crate::allocator::{Credit, Fixed, Grant};
 use crate::policy::Policy;
+use crate::reason::Quota;
 use crate::units::Time;
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
@@ -317,6 +318,17 @@ impl Registry {
         let own = client.limits.as_deref_mut().map_or(now, |limits| limits.next_room(now));
         let of_group = self.groups.limits(client.queue.group()).map_or(now, |limits| limits.next_room(now));
         own.max(of_group)
+    }
+
+    /// The quota of the limit that has no room for a client's next record, and whether it is one of the client's group,
+    /// which is asked first.
+    pub(super) fn exhausted_limit(&mut self, now: Time, index: u32) -> Option<(Quota, bool)> {
+        let client = self.slots[index as usize].as_mut().expect("an index in use names a known client");
+        let of_group = self.groups.limits(client.queue.group()).and_then(|limits| limits.exhausted(now));
+        match of_group {
+            Some(quota) => Some((quota, true)),
+            None => Some((client.limits.as_deref_mut()?.exhausted(now)?, false)),
+        }
     }
 
     /// Inserts a client that is not configured; its group does not count it yet.

@@ -165,7 +165,8 @@ impl Throttle {
     #[inline(never)]
     fn settle_rejection(&mut self) -> Option<Step> {
         if let Some((location, pending)) = self.ledger.take_rejection() {
-            let PendingRejection { slot, bytes, rejection, name } = pending;
+            let PendingRejection { slot, bytes, rejection, name, grounds } = pending;
+            self.grounds = grounds;
             return Some(self.complete_rejected(slot, location, bytes, rejection, name));
         }
         self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number))
@@ -212,6 +213,10 @@ impl Throttle {
         };
         client.counts.rejected.add(reason);
         let name = Some(Arc::clone(&client.name));
+        self.grounds = match reason {
+            Reason::Expired => self.scheduler.grounds_of_expiry(&record),
+            _ => self.scheduler.grounds(self.latest, record.client, reason),
+        };
         let rejection = Rejection { reason, retry_after, client: Some(record.client) };
         self.complete_rejected(slot, location, record.bytes, rejection, name)
     }

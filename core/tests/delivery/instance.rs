@@ -256,7 +256,8 @@ impl Instance {
     fn reject(&mut self, record: Record, rejection: Rejection, name: Option<Arc<str>>) {
         let at = (record.partition, record.offset);
         let form = if record.poison == Poison::Instance { Form::Stub } else { Form::Whole };
-        self.round.reject(at, (record, form), RECORD_BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
+        let (rejection, name) = ((rejection, self.throttle.take_grounds()), name.unwrap_or_else(|| Arc::from("")));
+        self.round.reject(at, (record, form), RECORD_BYTES as usize, rejection, name);
     }
 
     fn act(&mut self, now: Time) {

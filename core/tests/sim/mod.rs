@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
+use watermaster_core::reason::{Grounds, Reason};
 use watermaster_core::scheduler::Counts;
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Totals, Verdict};
 use watermaster_core::units::{Time, Weight};
-use watermaster_core::{reason::Reason, slot::Slot};
 
 /// A policy without tight bounds; each test changes the fields that it is about.
 pub fn policy(capacity: u64, cycle: Duration) -> Policy {
@@ -75,6 +76,8 @@ pub struct Sim {
     pub lives: BTreeMap<(u32, i64), Life>,
     /// The time at which the next records that are read were written; `None` if they have no timestamp.
     pub written: Option<Time>,
+    /// The grounds of the last rejection.
+    pub grounds: Grounds,
     held: BTreeMap<Slot, (u32, i64)>,
     ends: Vec<i64>,
     pub paused: Vec<bool>,
@@ -92,6 +95,7 @@ impl Sim {
             now: START,
             lives: BTreeMap::new(),
             written: None,
+            grounds: Grounds::default(),
             held: BTreeMap::new(),
             ends: vec![0; partitions as usize],
             paused: vec![false; partitions as usize],
@@ -127,7 +131,10 @@ impl Sim {
         let fate = match verdict {
             Verdict::Skip => return self.lives[&at].fate,
             Verdict::Admit(_) => Fate::Admitted { waited: Duration::ZERO },
-            Verdict::Reject(rejection) => Fate::Rejected(rejection.reason),
+            Verdict::Reject(rejection) => {
+                self.grounds = self.throttle.take_grounds();
+                Fate::Rejected(rejection.reason)
+            }
             Verdict::Delay(slot) => {
                 assert_eq!(self.held.insert(slot, at), None, "the throttle must not use a slot twice");
                 Fate::Held
@@ -148,7 +155,10 @@ impl Sim {
         while let Some(action) = self.throttle.poll_action(self.now) {
             match action {
                 Action::Admit { slot, waited, .. } => self.decided(slot, Fate::Admitted { waited }),
-                Action::Reject { slot, rejection, .. } => self.decided(slot, Fate::Rejected(rejection.reason)),
+                Action::Reject { slot, rejection, .. } => {
+                    self.grounds = self.throttle.take_grounds();
+                    self.decided(slot, Fate::Rejected(rejection.reason));
+                }
                 Action::Pause { partition } => self.paused[partition as usize] = true,
                 Action::Resume { partition } => self.paused[partition as usize] = false,
             }

@@ -8,8 +8,8 @@ use watermaster_settings::{DeadLetterHeaders, Service};
 
 use crate::ffi::HeaderList;
 use crate::headers::{
-    ALL, ATTEMPT, CLIENT, CONNECT, MESSAGE, OFFSET, PARTITION, PREFIX, REASON, REJECTED_AT, RETRY_AFTER_MS, SERVICE,
-    SPRING, STUB, TIMESTAMP_MS, TOPIC, beside,
+    ALL, ATTEMPT, CLIENT, CONNECT, CYCLE_MS, LIMIT, MESSAGE, OFFSET, PARTITION, PREFIX, REASON, REJECTED_AT,
+    RETRY_AFTER_MS, RULE, SERVICE, SPRING, STUB, TIMESTAMP_MS, TOPIC, USED, beside,
 };
 use crate::record::{NO_TIMESTAMP, Origin, Record};
 use crate::topics::Topics;
@@ -74,6 +74,14 @@ pub(super) fn headers(
     add(TIMESTAMP_MS, number.format(timestamp_ms));
     add(REJECTED_AT, &clock.now());
     add(RETRY_AFTER_MS, number.format(retry_after_ms));
+    if let Some(quota) = rejected.grounds.quota {
+        add(LIMIT, number.format(quota.limit));
+        add(USED, number.format(quota.used));
+        add(CYCLE_MS, number.format(quota.time.as_nanos().div_ceil(1_000_000)));
+    }
+    if let Some(rule) = &rejected.grounds.rule {
+        add(RULE, rule);
+    }
     add(ATTEMPT, number.format(attempt));
     if stub {
         add(STUB, "1");

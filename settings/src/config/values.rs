@@ -7,7 +7,7 @@ use toml_edit::{Datetime, Offset};
 use watermaster_core::offset_map::MapBudget;
 use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::units::{LAST_MS, Ratio, Weight};
 
 use crate::client_id::MAX_CLIENT_BYTES;
 use crate::model::{ClientFrom, SchemaFormat};
@@ -257,9 +257,6 @@ pub fn rule_name(text: &str) -> Result<String, TextError> {
         (None, None) => Ok(name),
     }
 }
-
-/// The last millisecond of the year 9999 in UTC: no later time can be written.
-pub const LAST_MS: i64 = 253_402_300_799_999;
 
 /// Parses a date and a time with an offset, in milliseconds since the Unix epoch.
 pub fn moment(text: &str) -> Result<i64, TextError> {

@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
 use crate::plan::{Mode, Plan, now_ms};
-use crate::{
-    flow::SourcePartition, support::judge::THROTTLE_HEADERS, support::murmur::java_partition, support::record::Header,
-};
+use crate::{flow::SourcePartition, support::judge, support::murmur::java_partition, support::record::Header};
 
 /// The role of a topic: a source with its number, the target, or the dead-letter topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -155,7 +153,7 @@ impl Pass {
         }
         let all = content(message.key(), message.payload(), &headers);
         // The headers of a rejection replace earlier headers of the same names.
-        headers.retain(|(name, _)| !THROTTLE_HEADERS.contains(&name.as_str()));
+        headers.retain(|(name, _)| !judge::THROTTLE_HEADERS.contains(&name.as_str()));
         let partitions = match place {
             TopicRole::Target => Some(crate::plan::TARGET_PARTITIONS),
             TopicRole::DeadLetter => Some(crate::plan::DEAD_LETTER_PARTITIONS),
@@ -186,17 +184,22 @@ impl Pass {
 
     /// Returns the reason of a rejected record; `None` if its last headers are not those of a rejection.
     fn gained(&mut self, headers: &[Header], origin: Origin, timestamp: i64) -> Option<Reason> {
-        let gained = &headers[headers.len().checked_sub(THROTTLE_HEADERS.len())?..];
+        let last = |wanted| headers.iter().rev().find(|(name, _)| name == wanted);
+        let (_, reason) = last("throttle-reason")?;
+        let reason = std::str::from_utf8(reason.as_deref()?).ok()?;
+        let names: Vec<&str> = judge::gained_headers(reason, last("throttle-rule").is_some()).collect();
+        let gained = &headers[headers.len().checked_sub(names.len())?..];
         let mut values = Vec::new();
-        for (expected, (name, value)) in THROTTLE_HEADERS.into_iter().zip(gained) {
+        for (expected, (name, value)) in names.into_iter().zip(gained) {
             let value = std::str::from_utf8(value.as_deref()?).ok()?;
-            if name != expected {
+            let is_number = judge::QUOTA_HEADERS.contains(&expected);
+            if name != expected || is_number && value.parse::<u64>().is_err() {
                 return None;
             }
             values.push(value);
         }
         let source = &self.plan.sources[usize::from(origin.topic)].name;
-        let [reason, message, service, _, topic, partition, offset, at, time, retry, attempt] = values[..] else {
+        let [reason, message, service, _, topic, partition, offset, at, time, retry, .., attempt] = values[..] else {
             return None;
         };
         let plain = service == self.plan.service

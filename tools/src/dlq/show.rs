@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use clap::Args;
+use watermaster_api::rfc3339;
 use watermaster_kafka::dead_letters::{Letter, Originals};
 use watermaster_settings::Kafka;
 
@@ -11,7 +12,7 @@ use super::export::{self, Encoding};
 use super::origin::{Origin, integer};
 use super::{CONNECT_TIMEOUT, DlqError, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
-use crate::{format::printable, moment::shown};
+use crate::format::printable;
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -81,10 +82,8 @@ fn text(
         row("origin", "no header names one");
     }
     if letter.timestamp_ms >= 0 {
-        row(
-            "time",
-            &format!("{} ({})", shown(letter.timestamp_ms as u64), age(SystemTime::now(), letter.timestamp_ms)),
-        );
+        let (time, age) = (rfc3339(letter.timestamp_ms as u64), age(SystemTime::now(), letter.timestamp_ms));
+        row("time", &format!("{time} ({age})"));
     }
     match original {
         None => {}
@@ -110,7 +109,7 @@ fn spring_number(name: &[u8], value: Option<&[u8]>) -> Option<String> {
     let number = integer(value?)?;
     match name {
         b"partition" | b"offset" => Some(number.to_string()),
-        b"timestamp" => Some(u64::try_from(number).map_or_else(|_| number.to_string(), shown)),
+        b"timestamp" => Some(u64::try_from(number).map_or_else(|_| number.to_string(), rfc3339)),
         _ => None,
     }
 }

@@ -270,7 +270,7 @@ pub fn list(args: &ListArgs) -> Exit {
         Output::Text if rules.is_empty() => print("no rules"),
         Output::Text => rules.iter().for_each(|rule| {
             let RuleView { name, origin, state, etag, by, .. } = rule;
-            let origin = if origin == "file" { "file" } else { "run time" };
+            let origin = super::shown_origin(origin);
             let by = by.as_ref().map(|by| format!("  by {by}")).unwrap_or_default();
             print(format_args!("{name:<24} {origin:<8} {state:<14} {etag:<24}{by}\n    {}", rule.rule));
         }),

@@ -72,8 +72,7 @@ fn text(view: &ExplainView) -> String {
 fn line(view: &FieldView) -> String {
     let FieldView { field, value, rule, why, losers } = view;
     let name = |RuleRef { name, origin, priority, .. }: &RuleRef| {
-        let origin = if origin == "file" { "file" } else { "run time" };
-        format!("{name} ({origin}, priority {priority})")
+        format!("{name} ({}, priority {priority})", super::shown_origin(origin))
     };
     let reason = rule.as_ref().map_or_else(|| why.clone(), |rule| format!("{}: {why}", name(rule)));
     let loser = |rule: &RuleRef| format!("{:<16}not {:<20} {}\n", "", rule.value, name(rule));

@@ -5,6 +5,7 @@ use std::{fmt::Write, time::Duration};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
+use watermaster_api::rfc3339;
 use watermaster_settings::Service;
 
 use super::find::{Bound, Goal, SearchResult};
@@ -13,7 +14,6 @@ use super::replay::{Outcome, ReplayOptions};
 use super::sweep::Rules;
 use super::tally::ClientResult;
 use crate::format::{printable, seconds};
-use crate::moment::shown;
 use crate::trace_file::Contents;
 
 /// The result of all simulations of a trace.
@@ -65,8 +65,8 @@ impl WhatIf {
             records: contents.records(),
             clients: contents.clients.len(),
             partitions: contents.partitions.len(),
-            from: shown(contents.first_ms),
-            to: shown(contents.last_ms),
+            from: rfc3339(contents.first_ms),
+            to: rfc3339(contents.last_ms),
             notes: notes(contents, service, options),
         };
         WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }

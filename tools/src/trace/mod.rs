@@ -13,12 +13,13 @@ use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use watermaster_api::rfc3339;
 use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
-use crate::moment::{millis, moment, shown};
+use crate::moment::{millis, moment};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
@@ -159,8 +160,8 @@ impl Sums {
             gaps: sum(|partition| partition.gaps),
             late: sum(|partition| partition.late),
             append_time: contents.partitions.iter().filter(|partition| partition.append_time).count(),
-            from: shown(contents.first_ms),
-            to: shown(contents.last_ms),
+            from: rfc3339(contents.first_ms),
+            to: rfc3339(contents.last_ms),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::super::outcome::{DeliveryError, Event, FatalError, Step};
 use super::super::round::{Form, Rejected};
 use super::{super::kafka::Kafka, Attempt, Purpose, State, StepContext};
-use crate::reason::Reason;
+use crate::reason::{Grounds, Reason};
 
 /// The tags of a group that did not arrive.
 #[derive(Debug, Default)]
@@ -122,7 +122,8 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
             (None, _) => {
                 let client = output.client.clone().unwrap_or_default();
                 let (reason, words) = (Reason::Undeliverable, Some(error.to_string().into()));
-                output.rejected = Some(Rejected { reason, retry_after: Duration::ZERO, client, words });
+                let (retry_after, grounds) = (Duration::ZERO, Grounds::default());
+                output.rejected = Some(Box::new(Rejected { reason, retry_after, client, words, grounds }));
                 self.throttle.handle_undeliverable(output.client.as_deref());
                 Event::Undeliverable { partition, offset, error }
             }

@@ -18,6 +18,10 @@ fn own_headers(attempt: &str) -> Vec<Header> {
         ("throttle-offset", "1042"),
         ("throttle-timestamp-ms", "1700000000000"),
         ("throttle-retry-after-ms", "0"),
+        ("throttle-limit", "100"),
+        ("throttle-used", "100"),
+        ("throttle-cycle-ms", "1000"),
+        ("throttle-rule", "night"),
         ("throttle-attempt", attempt),
     ]
     .map(|(name, value)| header(name, value.as_bytes()))
