@@ -53,8 +53,8 @@ pub struct DemoArgs {
     /// Shadow mode: admit every record, and count what enforcing would do (enforce = false)
     #[arg(long, alias = "observe")]
     shadow: bool,
-    /// Send for this many seconds: 5 to 3600
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    /// Send for this many seconds: 5 to 600
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
     #[command(flatten)]
     output: OutputArg,
