@@ -16,6 +16,7 @@
 mod availability;
 mod broker;
 mod fairness;
+mod limits;
 mod live;
 mod node;
 mod planted;

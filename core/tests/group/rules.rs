@@ -6,7 +6,8 @@
 //! - no window holds more than circulated within it
 //! - what circulates rises to no more than the capacity in force: the least that any live instance has. A lower one
 //!   binds once the first instance has told it, a higher one when all have it
-//! - once a lower capacity has been in force for a cycle, no more circulates: the holds have come back
+//! - once a lower capacity has been in force for a cycle, no more circulates, but for a record of each member: the holds
+//!   have come back
 //! - in shape mode, a window holds at most the mean of the capacities in force over it, and a record for each member.
 //!   In reject mode, a member with an empty window may use its hold at once while the window of another member is full
 //!   of records from before a lower capacity
@@ -343,7 +344,7 @@ impl World {
             self.violate(now, format!("{total} circulate after {before}, and {in_force} were in force"));
         }
         let in_force = self.in_force.most(now, CYCLE + SLOW_EXCHANGE);
-        if total > in_force && now >= self.settled_at {
+        if total > in_force + INSTANCES as u64 && now >= self.settled_at {
             self.violate(now, format!("{total} circulate, and {in_force} have been in force for a cycle"));
         }
     }
