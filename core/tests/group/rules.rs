@@ -39,10 +39,10 @@ const WARM_UP: Duration = Duration::from_secs(16);
 const RULES: Duration = Duration::from_secs(60);
 /// The part without rules, under full demand.
 const CALM: Duration = Duration::from_secs(40);
-/// The longest time from the moment at which an instance has a capacity until the others know it: a state that is on
-/// its way, one more, and the looks between them. Slow transactions take up to a second each.
-const EXCHANGE: Duration = Duration::from_millis(500);
-const SLOW_EXCHANGE: Duration = Duration::from_millis(2_500);
+/// The longest time from the moment at which an instance has a capacity until the others know it: its next state may be
+/// a heartbeat of 2 s away. Slow transactions take up to a second each: of the state before, of its own and of the bank.
+const EXCHANGE: Duration = Duration::from_millis(2_500);
+const SLOW_EXCHANGE: Duration = Duration::from_millis(5_500);
 /// The hold of a killed instance comes back later: after its silence, and when the admissions that it announced are too
 /// old.
 const AFTER_KILL: Duration = Duration::from_secs(45);
@@ -343,7 +343,7 @@ impl World {
         if total > before && total > in_force {
             self.violate(now, format!("{total} circulate after {before}, and {in_force} were in force"));
         }
-        let in_force = self.in_force.most(now, CYCLE + SLOW_EXCHANGE);
+        let in_force = self.in_force.most(now, CYCLE + self.exchange);
         if total > in_force + INSTANCES as u64 && now >= self.settled_at {
             self.violate(now, format!("{total} circulate, and {in_force} have been in force for a cycle"));
         }
