@@ -385,8 +385,8 @@ fn unnamed_clients(capacity: u64, total: Load) -> u64 {
 }
 
 /// The part of a demand that is at one of `members`; an even part of no demand. In reject mode, records that wait are
-/// none. A member without demand has a quarter of an even part for its first records. Once it had that beside any demand,
-/// too: several members with little demand exceeded a limit by a quarter of it together.
+/// none. A member without demand has a quarter of an even part for its first records. It had that beside any demand
+/// once: several members with little demand exceeded a limit by a quarter of it together.
 fn ratio(here: u64, all: u64, members: u64) -> Ratio {
     let whole = u128::from(Ratio::ONE.millionths());
     let part = match (here, all) {

@@ -1,8 +1,9 @@
 //! The limits of clients and of their groups over three instances: split by demand, they hold for all together.
 //!
-//! Over any time the instances admit no more than the rate, and a burst for each. In reject mode, where the demand of
-//! random arrivals is estimated anew all the time, the views of the members differ, and two bursts for each are allowed.
-//! The limit is used, and the others are not held back by it. `WATERMASTER_TEST_LONG` runs more seeds.
+//! Over any time the instances admit no more than the rate, and a burst for each. In reject mode the demand of random
+//! arrivals is estimated anew all the time, and each member knows its own sooner than that of the others: the parts add
+//! up to a little more or less than the limit, and a twentieth more is allowed. The limit is used, and the others are
+//! not held back by it. `WATERMASTER_TEST_LONG` runs more seeds.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -68,6 +69,9 @@ fn policy(mode: Mode, target: Target, burst: u32) -> Policy {
     }
 }
 
+const TARGETS: [Target; 2] = [Target::Group, Target::Client];
+
+/// The settings of a run.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     mode: Mode,
@@ -161,7 +165,8 @@ fn check(name: &str, changes: bool, least: f64, limited_at: impl Fn(f64) -> [f64
             let Outcome { excess, used, others, waits, fullest } = outcome;
             assert!(fullest <= CAPACITY, "{fullest} records in a window");
             let bursts = f64::from(INSTANCES as u32 * BURST);
-            let most = if mode == Mode::Shape { bursts } else { bursts * 2.0 };
+            let all = f64::from(RATE) * (WARM_UP + LENGTH).as_secs_f64();
+            let most = if mode == Mode::Shape { bursts } else { bursts + all / 20.0 };
             assert!(excess <= most, "{excess} records beyond the rate");
             assert!(used >= least, "{used} of the limit is used");
             let least = if mode == Mode::Shape { 0.999 } else { 0.965 };
@@ -170,8 +175,6 @@ fn check(name: &str, changes: bool, least: f64, limited_at: impl Fn(f64) -> [f64
         }
     }
 }
-
-const TARGETS: [Target; 2] = [Target::Group, Target::Client];
 
 #[test]
 fn a_limit_holds_over_all_instances_and_is_used() {

@@ -82,8 +82,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Draws the changes between two times. Those times of rules that matter are by the wall clock of one of the
-    /// instances. All rules are deleted at the end.
+    /// Draws the changes between two times. The times of a rule are by the wall clock of one of the instances. All rules
+    /// are deleted at the end.
     pub fn new(random: &mut Random, (from, until): (Time, Time), clocks: &[i64], most: u64) -> Stream {
         let mut changes = Vec::new();
         let mut at = from;
@@ -150,7 +150,7 @@ fn limits(random: &mut Random, most: u64) -> Vec<RuleLimit> {
 /// What one instance knows of the rules, and what it ought to have taken over.
 #[derive(Debug)]
 pub struct Reader {
-    /// Whether a rule is new to the instance is a matter of when it reads it: the times of reading, in order.
+    /// The times at which it reads the changes that it has not read, in order.
     reads: VecDeque<Time>,
     read: usize,
     /// The rules of run time, and the policy of the configuration with them.
@@ -158,6 +158,7 @@ pub struct Reader {
     with_rules: Policy,
     next_look: Time,
     mistake: Option<RuleMistake>,
+    /// The policy with the rules as the mistake has them.
     spoiled: Policy,
 }
 

@@ -6,8 +6,8 @@
 //! - no window holds more than circulated within it
 //! - what circulates rises to no more than the capacity in force: the least that any live instance has. A lower one
 //!   binds once the first instance has told it, a higher one when all have it
-//! - once a lower capacity has been in force for a cycle, no more circulates, but for a record of each member: the holds
-//!   have come back
+//! - once a lower capacity has been in force for a cycle, no more circulates, but for a record of each member: the
+//!   holds have come back
 //! - in shape mode, a window holds at most the mean of the capacities in force over it, and a record for each member.
 //!   In reject mode, a member with an empty window may use its hold at once while the window of another member is full
 //!   of records from before a lower capacity
@@ -40,7 +40,7 @@ const RULES: Duration = Duration::from_secs(60);
 /// The part without rules, under full demand.
 const CALM: Duration = Duration::from_secs(40);
 /// The longest time from the moment at which an instance has a capacity until the others know it: its next state may be
-/// a heartbeat of 2 s away. Slow transactions take up to a second each: of the state before, of its own and of the bank.
+/// a heartbeat of 2 s away. Slow transactions take up to a second each: of the state before, of that one, of the bank.
 const EXCHANGE: Duration = Duration::from_millis(2_500);
 const SLOW_EXCHANGE: Duration = Duration::from_millis(5_500);
 /// The hold of a killed instance comes back later: after its silence, and when the admissions that it announced are too
