@@ -97,7 +97,7 @@ pub struct Part {
     pub default_share: Fixed,
     /// The client's default share of the whole capacity.
     pub whole_share: Fixed,
-    /// The part of the client's demand that is here, at least a quarter of an even part.
+    /// The part of the client's demand that is here; without demand, a quarter of an even part.
     pub ratio: Ratio,
 }
 

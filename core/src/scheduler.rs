@@ -234,7 +234,26 @@ impl Scheduler {
                 limits.take_part(now, part.ratio);
             }
         }
+        self.wake_blocked_earlier(now);
         self.bounds.excess.discard();
+    }
+
+    /// Shortens the blocks of clients and groups with a limit of which a larger part is here now. They were for as long
+    /// as the former part takes for a record, which may be hours.
+    fn wake_blocked_earlier(&mut self, now: Time) {
+        self.backlog.first_after = self.backlog.first_after.min(now);
+        for group in 0..self.clients.groups().len() {
+            if let Some(limits) = self.clients.groups.limits(Some(group)) {
+                self.backlog.wake_group_earlier(now, group, limits.next_room(now));
+            }
+        }
+        for (index, client) in self.clients.iter_mut_indexed() {
+            if client.queue.blocked.is_some()
+                && let Some(limits) = client.limits.as_deref_mut()
+            {
+                self.backlog.wake_earlier(now, index, &mut client.queue, limits.next_room(now));
+            }
+        }
     }
 
     fn request_allocation(&mut self, now: Time, cause: Cause) {

@@ -384,14 +384,17 @@ fn unnamed_clients(capacity: u64, total: Load) -> u64 {
     total.demand.max(total.wants).div_ceil(each).clamp(1, SMALL_LOADS)
 }
 
-/// The part of a demand that is at one of `members`, at least a quarter of an even part; an even part of no demand. In
-/// reject mode, records that wait are none.
+/// The part of a demand that is at one of `members`; an even part of no demand. In reject mode, records that wait are
+/// none. A member without demand has a quarter of an even part for its first records. It had that beside any demand
+/// once: several members with little demand exceeded a limit by a quarter of it together.
 fn ratio(here: u64, all: u64, members: u64) -> Ratio {
     let whole = u128::from(Ratio::ONE.millionths());
-    let (here, all) = if all == 0 { (1, members) } else { (here, all) };
-    let part = u128::from(here) * whole / u128::from(all);
-    let part = part.max(whole / u128::from(4 * members)).clamp(1, whole);
-    Ratio::from_millionths(part as u32).unwrap_or(Ratio::ONE)
+    let part = match (here, all) {
+        (_, 0) => whole / u128::from(members),
+        (0, _) => whole / u128::from(4 * members),
+        _ => u128::from(here) * whole / u128::from(all),
+    };
+    Ratio::from_millionths(part.clamp(1, whole) as u32).unwrap_or(Ratio::ONE)
 }
 
 /// The part of `bits` that belongs to `here` of `all`, both at most 2⁶⁰; the lowest bits may be lost.
@@ -456,6 +459,6 @@ mod tests {
     fn a_limit_without_demand_is_split_evenly() {
         let part = |here, all, members| ratio(here, all, members).millionths();
         assert_eq!([part(0, 0, 1), part(5, 5, 1), part(0, 0, 4)], [1_000_000, 1_000_000, 250_000]);
-        assert_eq!([part(0, 8, 2), part(6, 8, 2)], [125_000, 750_000]);
+        assert_eq!([part(0, 8, 2), part(6, 8, 2), part(1, 80, 2)], [125_000, 750_000, 12_500]);
     }
 }

@@ -59,10 +59,24 @@ impl LeakyBucket {
     /// Changes to the rate and the depth of another bucket. The debt stays, in records, up to the new depth: the debt
     /// of a much larger capacity would stop the service for several cycles, and the window keeps the promise by itself.
     pub(super) fn change(&mut self, now: Time, other: LeakyBucket) {
+        let most = other.depth;
+        self.take_over(now, other, most);
+    }
+
+    /// Changes to a part of a limit, for one of several instances. The debt stays, in records, up to the whole burst:
+    /// a part that becomes smaller must not forgive what was sent, or the limit would be exceeded each time that the
+    /// parts change.
+    pub(super) fn change_part(&mut self, now: Time, limit: &Limit, ratio: Ratio) {
+        let other = LeakyBucket::of_limit(&limit.part(ratio));
+        let most = other.record * u128::from(limit.burst.get());
+        self.take_over(now, other, most);
+    }
+
+    fn take_over(&mut self, now: Time, other: LeakyBucket, most: u128) {
         self.leak(now);
         let (records, rest) = (self.debt / self.record, self.debt % self.record);
         let debt = records * other.record + (rest * other.record).div_ceil(self.record);
-        *self = LeakyBucket { debt: debt.min(other.depth), at: self.at, ..other };
+        *self = LeakyBucket { debt: debt.min(most), at: self.at, ..other };
     }
 
     /// Returns whether one more record fits now.

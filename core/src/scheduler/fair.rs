@@ -178,6 +178,11 @@ impl FairQueue {
         self.groups[group].blocked = Some(until);
     }
 
+    /// The time until which a group is blocked, if it is.
+    pub(super) fn blocked_until(&self, group: usize) -> Option<Time> {
+        self.groups.get(group)?.blocked
+    }
+
     /// Lets a blocked group try again, if its time has come.
     pub(super) fn unblock(&mut self, now: Time, group: usize) {
         let queue = &mut self.groups[group];

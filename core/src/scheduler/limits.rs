@@ -11,6 +11,7 @@ pub struct Limits {
     held: bool,
     /// The limits in force. In a group of instances, the buckets have this instance's part of them.
     whole: Vec<Limit>,
+    part: Ratio,
     buckets: Vec<LeakyBucket>,
 }
 
@@ -21,7 +22,7 @@ impl Limits {
             *this = None;
             return;
         }
-        let none = || Box::new(Limits { held, whole: Vec::new(), buckets: Vec::new() });
+        let none = || Box::new(Limits { held, whole: Vec::new(), part: Ratio::ONE, buckets: Vec::new() });
         let this = this.get_or_insert_with(none);
         this.held = held;
         if this.whole == limits {
@@ -29,10 +30,9 @@ impl Limits {
         }
         this.buckets.truncate(limits.len());
         for (place, limit) in limits.iter().enumerate() {
-            let bucket = LeakyBucket::of_limit(limit);
             match this.buckets.get_mut(place) {
-                Some(former) => former.change(now, bucket),
-                None => this.buckets.push(bucket),
+                Some(former) => former.change_part(now, limit, this.part),
+                None => this.buckets.push(LeakyBucket::of_limit(&limit.part(this.part))),
             }
         }
         this.whole = limits.to_vec();
@@ -40,8 +40,9 @@ impl Limits {
 
     /// Changes to a part of the limits, for one of several instances.
     pub(super) fn take_part(&mut self, now: Time, ratio: Ratio) {
+        self.part = ratio;
         for (bucket, limit) in self.buckets.iter_mut().zip(&self.whole) {
-            bucket.change(now, LeakyBucket::of_limit(&limit.part(ratio)));
+            bucket.change_part(now, limit, ratio);
         }
     }
 

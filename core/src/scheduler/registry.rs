@@ -146,6 +146,11 @@ impl Registry {
         self.slots.iter_mut().filter_map(Option::as_mut)
     }
 
+    /// All clients with their indices, in the order of [`iter`](Registry::iter).
+    pub(super) fn iter_mut_indexed(&mut self) -> impl Iterator<Item = (u32, &mut Client)> {
+        (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
+    }
+
     /// The number of pages.
     pub fn pages(&self) -> usize {
         self.slots.len().div_ceil(PAGE)
@@ -260,7 +265,7 @@ impl Registry {
     /// for their own limit may try again.
     pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
         backlog.clear_queues(self.groups.all().len());
-        for (index, client) in (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?))) {
+        for (index, client) in self.iter_mut_indexed() {
             backlog.requeue(index, &mut client.queue, client.group);
         }
     }

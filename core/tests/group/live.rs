@@ -16,8 +16,9 @@ use watermaster_core::offset_map;
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Action, Arrival, Sender, Slot, Throttle, Verdict};
-use watermaster_core::units::Time;
+use watermaster_core::units::{Ratio, Time};
 
+use crate::planted::RuleMistake;
 use crate::support::random::Random;
 
 /// The time from a commit until it is read.
@@ -61,6 +62,7 @@ pub struct SimLog {
     /// Records that are committed at a time, unless the opening has lost its seat.
     writes: Vec<(Time, OpeningNumber, Vec<SeatRecord>)>,
     seats: BTreeMap<OpeningNumber, Arc<str>>,
+    mistake: Option<RuleMistake>,
 }
 
 impl SimLog {
@@ -105,10 +107,13 @@ impl ControlLog for SimLog {
         }
         let next = shared.records.get(self.read).filter(|(at, _)| *at + READING <= shared.now);
         if let Some((_, record)) = next {
-            let offset = self.read as u64;
+            let (offset, mut record) = (self.read as u64, record.clone());
             self.read += 1;
             self.is_at_end = false;
-            return Ok(Some(Event::Record { offset, record: record.clone() }));
+            if let Some(mistake) = self.mistake {
+                mistake.spoil_read(&mut record);
+            }
+            return Ok(Some(Event::Record { offset, record }));
         }
         // An end behind the records that are on their way to the reader, as a broker tells it, comes with them.
         if !self.is_at_end && self.read == shared.records.len() {
@@ -160,7 +165,28 @@ pub struct Instance {
     pub throttle: Throttle,
     pub group: Option<(Driver, SimLog)>,
     pub name: Arc<str>,
+    /// The number that no other life of the seat has.
+    pub life: u64,
+    /// The instance's wall clock less the true time, in milliseconds.
+    pub ahead_ms: i64,
+    pub mistake: Option<RuleMistake>,
     held: BTreeMap<Slot, (u32, i64)>,
+}
+
+impl Instance {
+    /// Takes other rules over, as the engine does. `configured` is the policy of the configuration, without rules of
+    /// run time.
+    pub fn take_rules(&mut self, now: Time, params: &GroupParams, policy: Policy) {
+        if let Some((driver, _)) = &mut self.group {
+            driver.change(GroupParams { capacity: policy.capacity, ..params.clone() }, &policy);
+        }
+        self.throttle.handle_rules(now, policy);
+    }
+
+    /// The instance's wall clock, in milliseconds since the Unix epoch.
+    pub fn wall_ms(&self, now: Time) -> i64 {
+        (now.as_nanos() / 1_000_000) as i64 + self.ahead_ms
+    }
 }
 
 /// A partition of the sources.
@@ -199,9 +225,12 @@ pub struct Group {
     /// Admissions since the last call of `take_admitted`: client and time since arrival.
     admitted: Vec<(usize, Duration)>,
     window: VecDeque<(Time, u64)>,
-    in_window: u64,
+    /// The admissions in the window that ends now.
+    pub in_window: u64,
     pub fullest: u64,
     lives: u64,
+    /// The records of the log that [`take_committed`](Group::take_committed) returned.
+    taken: usize,
 }
 
 impl Group {
@@ -229,6 +258,7 @@ impl Group {
             in_window: 0,
             fullest: 0,
             lives: seed << 20,
+            taken: 0,
         }
     }
 
@@ -254,13 +284,17 @@ impl Group {
 
     /// Starts an instance of the group, or a single one.
     pub fn start(&mut self, name: &str, scope: Scope) -> usize {
+        self.start_with(name, Policy { scope, ..self.policy.clone() }, None)
+    }
+
+    /// Starts an instance with another policy than that of the configuration, perhaps one that makes a mistake.
+    pub fn start_with(&mut self, name: &str, policy: Policy, mistake: Option<RuleMistake>) -> usize {
         let now = self.now();
         let (instance, name): (usize, Arc<str>) = (self.instances.len(), Arc::from(name));
-        let policy = Policy { scope, ..self.policy.clone() };
         self.lives += 1;
-        let group = (scope == Scope::Group).then(|| {
+        let group = (policy.scope == Scope::Group).then(|| {
             let member = Member::new(
-                self.params.clone(),
+                GroupParams { capacity: policy.capacity, ..self.params.clone() },
                 Shares::new(&policy),
                 Arc::clone(&name),
                 self.lives,
@@ -274,11 +308,13 @@ impl Group {
                 events: Vec::new(),
                 writes: Vec::new(),
                 seats: BTreeMap::new(),
+                mistake,
             };
             (Driver::new(member, false), log)
         });
         let throttle = Throttle::new(policy, now);
-        self.instances.push(Some(Instance { throttle, group, name, held: BTreeMap::new() }));
+        let (life, held) = (self.lives, BTreeMap::new());
+        self.instances.push(Some(Instance { throttle, group, name, life, ahead_ms: 0, mistake, held }));
         instance
     }
 
@@ -299,8 +335,7 @@ impl Group {
             (*base, offset_map::decode(*base, text.as_bytes()).expect("the core's own map"))
         };
         let (base, map) = of.committed.as_ref().map_or_else(Default::default, decoded);
-        let wall_ms = now.as_nanos() / 1_000_000;
-        instance.throttle.handle_wall_clock(now, wall_ms as i64);
+        instance.throttle.handle_wall_clock(now, instance.wall_ms(now));
         instance.throttle.handle_assigned(now, partition as u32, base, &map, of.end);
         instance.throttle.handle_takeover(now, partition as u32);
         of.unread = of.records.keys().copied().collect();
@@ -311,7 +346,7 @@ impl Group {
         let now = self.now();
         let of = &mut self.partitions[partition];
         let Some(instance) = of.owner.take().and_then(|owner| self.instances[owner].as_mut()) else { return };
-        instance.throttle.handle_wall_clock(now, (now.as_nanos() / 1_000_000) as i64);
+        instance.throttle.handle_wall_clock(now, instance.wall_ms(now));
         of.committed = Some(instance.throttle.commit_without(now, partition as u32, &[]).expect("the map fits"));
         for slot in instance.throttle.handle_revoked(partition as u32) {
             instance.held.remove(&slot);
@@ -370,10 +405,13 @@ impl Group {
 
     fn work(&mut self, now: Time, index: usize) -> u64 {
         let Some(instance) = &mut self.instances[index] else { return 0 };
-        let Instance { throttle, group, held, .. } = instance;
+        let Instance { throttle, group, held, mistake, .. } = instance;
         if let Some((driver, log)) = group {
             driver.serve(|| Clocks::same(now), throttle, log, || Some(0)).unwrap_or_else(|error| match error {});
             assert!(!driver.member().is_replaced());
+            if *mistake == Some(RuleMistake::LimitNotSplit) {
+                throttle.handle_parts(now, |client| driver.member().part(client), |_| Some(Ratio::ONE));
+            }
         }
         let before = self.counts.admitted;
         let mut done = |of: &mut Partition, offset: i64, rejected: Option<Reason>| {
@@ -418,6 +456,14 @@ impl Group {
     /// The admissions since the last call: client, and time since arrival.
     pub fn take_admitted(&mut self) -> Vec<(usize, Duration)> {
         std::mem::take(&mut self.admitted)
+    }
+
+    /// The records that were committed to the control log since the last call.
+    pub fn take_committed(&mut self) -> Vec<SeatRecord> {
+        let shared = self.shared.borrow();
+        let news = shared.records[self.taken..].iter().map(|(_, record)| record.clone()).collect();
+        self.taken = shared.records.len();
+        news
     }
 
     /// The number of records that are not completed.

@@ -16,9 +16,12 @@
 mod availability;
 mod broker;
 mod fairness;
+mod limits;
 mod live;
 mod node;
 mod planted;
+mod rule_stream;
+mod rules;
 mod shares;
 #[path = "../support/mod.rs"]
 mod support;
@@ -41,13 +44,18 @@ fn number(name: &str) -> Option<u64> {
 
 /// Runs seeds on all processors.
 fn run_all(seeds: Range<u64>, mistake: Option<Mistake>, enough: impl Fn(&Outcome) -> bool + Sync) -> Vec<Outcome> {
+    run_seeds(seeds, |seed| world::run(seed, mistake), enough)
+}
+
+/// Runs seeds of a world on all processors, until there is enough.
+fn run_seeds<O: Send>(seeds: Range<u64>, run: impl Fn(u64) -> O + Sync, enough: impl Fn(&O) -> bool + Sync) -> Vec<O> {
     let (next, done) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= seeds.end {
             return;
         }
-        let outcome = world::run(seed, mistake);
+        let outcome = run(seed);
         if enough(&outcome) {
             next.store(seeds.end, Ordering::Relaxed);
         }

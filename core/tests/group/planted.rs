@@ -2,6 +2,7 @@
 //! outputs.
 
 use watermaster_core::group::state::{SeatRecord, Slice, State};
+use watermaster_core::rules::Rule;
 
 use crate::support::random::Random;
 
@@ -89,6 +90,37 @@ impl Mistake {
                 state.slices.iter_mut().for_each(older);
                 state.out.iter_mut().flat_map(|one| &mut one.slices).for_each(older);
             }
+            _ => {}
+        }
+    }
+}
+
+/// A mistake that an instance could make when rules change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleMistake {
+    /// The capacities of the other members count nothing: a higher one is used at once.
+    HigherAlone,
+    /// The capacity of a rule stays after the rule's end.
+    ExpiredCapacity,
+    /// A hold has no effect.
+    HoldIgnored,
+    /// The limit of a client group counts as a whole on each instance.
+    LimitNotSplit,
+}
+
+impl RuleMistake {
+    /// Changes a record that the instance reads from the control log.
+    pub fn spoil_read(self, record: &mut SeatRecord) {
+        if let (RuleMistake::HigherAlone, SeatRecord::State(state)) = (self, record) {
+            state.terms.capacity = u64::MAX;
+        }
+    }
+
+    /// Changes a rule that the instance reads.
+    pub fn spoil_rule(self, rule: &mut Rule) {
+        match self {
+            RuleMistake::ExpiredCapacity if rule.effects.capacity.is_some() => rule.until_ms = None,
+            RuleMistake::HoldIgnored => rule.effects.hold = None,
             _ => {}
         }
     }

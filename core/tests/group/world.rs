@@ -141,7 +141,7 @@ pub struct World {
     window: VecDeque<(Time, u64)>,
     in_window: u64,
     circulating: VecDeque<(Time, u64)>,
-    truth: BTreeMap<Arc<str>, (u64, State)>,
+    truth: LastStates,
     outcome: Outcome,
     calm_total: u64,
 }
@@ -714,15 +714,8 @@ impl World {
         self.outcome.violation.get_or_insert(format!("{what}, at {at:?}"));
     }
 
-    /// The sum of all holds and open moves, by the committed log.
     fn total(&self) -> u64 {
-        let seen = |to: &str, giver: &Arc<str>| {
-            self.truth.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0)
-        };
-        let states = || self.truth.iter().map(|(seat, (_, state))| (seat, state));
-        let holds: u64 = states().filter(|(seat, _)| &***seat != BANK).map(|(_, state)| state.hold).sum();
-        let moves = states().flat_map(|(seat, state)| state.out.iter().map(move |one| (seat, one)));
-        holds + moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum::<u64>()
+        circulating(&self.truth)
     }
 
     /// Checks that a removed seat held nothing, and that no move is applied a second time because of it.
@@ -763,4 +756,17 @@ impl World {
             self.circulating.push_back((self.now, total));
         }
     }
+}
+
+/// The last committed state of each seat, with its offset.
+pub type LastStates = BTreeMap<Arc<str>, (u64, State)>;
+
+/// The sum of all holds and open moves, by the committed log.
+pub fn circulating(last: &LastStates) -> u64 {
+    let seen =
+        |to: &str, giver: &Arc<str>| last.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0);
+    let states = || last.iter().map(|(seat, (_, state))| (seat, state));
+    let holds: u64 = states().filter(|(seat, _)| &***seat != BANK).map(|(_, state)| state.hold).sum();
+    let moves = states().flat_map(|(seat, state)| state.out.iter().map(move |one| (seat, one)));
+    holds + moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum::<u64>()
 }
