@@ -437,7 +437,8 @@ impl Scheduler {
         let client = match self.clients.take_limits(now, index) {
             Ok(client) => client,
             Err(_) if first && self.policy.mode == Mode::Shape => {
-                self.backlog.wait_in_turn(index, &mut self.clients.get_mut(index).queue);
+                let Client { queue, used, .. } = self.clients.get_mut(index);
+                self.backlog.wait_in_turn(index, queue, |since| used.refund(now, since));
                 return ClientTurn::Blocked;
             }
             Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },

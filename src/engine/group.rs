@@ -107,7 +107,7 @@ impl GroupMember {
             return Err(StopCause::SeatTaken { service, instance_id });
         }
         if looked {
-            self.compare_configurations(&job.service.name);
+            self.compare_configurations(now, &job.service.name);
         }
         self.note_state(job, clock.clocks(), throttle);
         Ok(())
@@ -173,13 +173,13 @@ impl GroupMember {
         member.ledger().live(member.silence_limit()).filter(|(seat, _)| *seat != member.seat())
     }
 
-    fn compare_configurations(&mut self, service: &str) {
+    fn compare_configurations(&mut self, now: Time, service: &str) {
         let own = self.driver.member().params().terms();
         // A limit that follows the search for the capacity reaches one instance after the other.
         let capacity = |told| if self.follows_search { own.capacity } else { told };
         let terms = |state: &LastState| Terms { capacity: capacity(state.state.terms.capacity), ..state.state.terms };
         let others: Vec<_> = self.others().map(|(seat, state)| (Arc::clone(seat), terms(state))).collect();
-        self.agreement.compare(service, own, &others, self.driver.member().has_conflict());
+        self.agreement.compare(now, service, own, &others, self.driver.member().has_conflict());
     }
 
     /// Logs now and then that the member has not joined yet, and why.

@@ -44,6 +44,7 @@ fn differing_configurations_are_named_and_another_cycle_does_not_join() {
     assert_eq!((&members[0]["capacity"], &members[1]["capacity"]), (&100.into(), &200.into()), "{members}");
     assert_ne!(members[0]["configuration"], members[1]["configuration"], "{members}");
     let named = "instances of the group have another configuration";
+    wait_until("the line of the log", NOTICE_TIMEOUT, || first.log().contains(named));
     let log = first.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains(named)).collect();
     assert!(matches!(&lines[..], [line] if line.contains("wm-1 (capacity, other settings)")), "once: {lines:?}");

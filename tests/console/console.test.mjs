@@ -198,7 +198,7 @@ test(
       return numbers(shown).at(-1) > 500 && told.has(shown);
     });
     assert.match(await tile(page, 'Wants most'), /^credit-card.*times its share of 50/);
-    assert.match(await tile(page, 'Within their share'), /3 clients within their share/);
+    assert.match(await tile(page, 'Waits within their share'), /3 clients within their share/);
     assert.match(await tile(page, 'Delayed'), /grows by \d/);
     assert.match(await textOf(page, '.flow'), /home-loan.*credit-card/);
     const lends = () =>

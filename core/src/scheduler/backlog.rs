@@ -246,15 +246,19 @@ impl Backlog {
     }
 
     /// Lets the records of a client that go first wait in its turn, before its others. The lists of all records stay in
-    /// the order of arrival.
+    /// the order of arrival. `refund` is told the arrival of each record that was charged then.
     #[cold]
-    pub(super) fn wait_in_turn(&mut self, client: u32, queue: &mut ClientQueue) {
+    pub(super) fn wait_in_turn(&mut self, client: u32, queue: &mut ClientQueue, mut refund: impl FnMut(Time)) {
         let slots = queue.records.iter(&self.entries, |entry| &entry.of_client);
         let first: Vec<Slot> = slots.take(queue.first as usize).collect();
         let has_others = queue.has_others();
-        for slot in first {
+        // From the last one on, because each is inserted before those that arrived at the same time.
+        for slot in first.into_iter().rev() {
             let BacklogEntry { mut record, of_client, of_all } = self.entries[slot.index()];
             self.first.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
+            if !record.owed {
+                refund(record.since);
+            }
             (record.first, record.owed) = (false, false);
             let list = match record.delays {
                 0 => &mut self.arrivals,

@@ -1,12 +1,15 @@
 //! Compares the configurations of a group's instances, and logs where they differ.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tracing::{info, warn};
 use watermaster_core::group::state::Terms;
+use watermaster_core::units::Time;
 
 /// The most instances that one line of the log names.
 const MAX_NAMED: usize = 5;
+/// A change reaches one instance after the other, so a difference is told only once it lasts: two heartbeats.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// The last comparison.
 #[derive(Debug)]
@@ -15,20 +18,35 @@ pub(super) struct Agreement {
     configurations: usize,
     /// The instances with another configuration, with the settings that differ.
     others: Vec<String>,
+    /// The time since which they differ in this way.
+    since: Time,
+    /// The log tells this difference.
+    is_told: bool,
+    /// The log tells some difference that has not ended.
+    has_warned: bool,
     refuses: bool,
 }
 
 impl Default for Agreement {
     /// No other member is known yet.
     fn default() -> Agreement {
-        Agreement { configurations: 1, others: Vec::new(), refuses: false }
+        Agreement {
+            configurations: 1,
+            others: Vec::new(),
+            since: Time::ZERO,
+            is_told: false,
+            has_warned: false,
+            refuses: false,
+        }
     }
 }
 
 impl Agreement {
-    /// Compares this instance's terms with those of the other live members, and logs a change. `refuses` is set while
-    /// this instance does not join because of them.
-    pub(super) fn compare(&mut self, service: &str, own: Terms, members: &[(Arc<str>, Terms)], refuses: bool) {
+    /// Compares this instance's terms with those of the other live members, and logs a difference that lasts, and its
+    /// end. `refuses` is set while this instance does not join because of them.
+    pub(super) fn compare(
+        &mut self, now: Time, service: &str, own: Terms, members: &[(Arc<str>, Terms)], refuses: bool,
+    ) {
         let mut known = vec![own];
         let mut others = Vec::new();
         for (seat, terms) in members.iter().filter(|(_, terms)| *terms != own) {
@@ -39,18 +57,24 @@ impl Agreement {
             others.push(format!("{seat} ({})", differences.join(", ")));
         }
         self.configurations = known.len();
-        let refused = std::mem::replace(&mut self.refuses, refuses);
-        let before = std::mem::replace(&mut self.others, others);
-        if (refused, &before) == (refuses, &self.others) {
+        if (self.refuses, &self.others) != (refuses, &others) {
+            (self.refuses, self.others, self.since, self.is_told) = (refuses, others, now, false);
+        }
+        if self.others.is_empty() && !refuses {
+            if std::mem::take(&mut self.has_warned) {
+                info!(service, "all instances of the group have the same configuration");
+            }
             return;
         }
+        if self.is_told || (!refuses && now.since(self.since) < TOLD_AFTER) {
+            return;
+        }
+        (self.is_told, self.has_warned) = (true, true);
         let instances = self.named();
         if refuses {
             warn!(service, instances, "not joining the group: instances in it have another cycle or mode");
-        } else if !self.others.is_empty() {
-            warn!(service, instances, "instances of the group have another configuration");
         } else {
-            info!(service, "all instances of the group have the same configuration");
+            warn!(service, instances, "instances of the group have another configuration");
         }
     }
 
@@ -78,7 +102,7 @@ mod tests {
     fn named(members: &[(&str, Terms)]) -> (usize, String) {
         let members: Vec<(Arc<str>, Terms)> = members.iter().map(|(name, terms)| ((*name).into(), *terms)).collect();
         let mut agreement = Agreement::default();
-        agreement.compare("kyc", OWN, &members, false);
+        agreement.compare(Time::ZERO, "kyc", OWN, &members, false);
         (agreement.configurations(), agreement.named())
     }
 
@@ -90,6 +114,20 @@ mod tests {
         let members = [("wm-1", larger), ("wm-2", OWN), ("wm-3", larger), ("wm-4", longer)];
         let expected = "wm-1 (capacity, other settings); wm-3 (capacity, other settings); wm-4 (cycle, mode)";
         assert_eq!(named(&members), (3, expected.to_owned()));
+    }
+
+    #[test]
+    fn a_difference_is_told_once_if_it_lasts() {
+        let mut agreement = Agreement::default();
+        let other = [("wm-1".into(), Terms { capacity: 200, ..OWN })];
+        let mut told_at = |ms: u64, members: &[(Arc<str>, Terms)]| {
+            agreement.compare(Time::from_nanos(ms * 1_000_000), "kyc", OWN, members, false);
+            (agreement.is_told, agreement.has_warned)
+        };
+        assert_eq!([0, 4_999].map(|ms| told_at(ms, &other)), [(false, false); 2]);
+        assert_eq!(told_at(5_000, &[]), (false, false), "a change that reached the other instance");
+        assert_eq!([6_000, 11_000].map(|ms| told_at(ms, &other)), [(false, false), (true, true)]);
+        assert_eq!(told_at(12_000, &[]), (false, false));
     }
 
     #[test]

@@ -28,8 +28,13 @@ export class Flow {
       list.filter((loan) => loan.records >= 1));
     const key = ({ client }) => (client === null ? 'others' : `client ${client}`);
     const row = ({ client }) => h('li', {}, client === null ? 'all others' : this.link(client),
-      h('b', {}, h('span'), h('span', { class: 'unit' }, ' records')));
-    const update = (element, loan) => { element.lastChild.firstChild.textContent = count(Math.round(loan.records)); };
+      h('b', {}, h('span'), h('span', { class: 'unit' })));
+    const update = (element, loan) => {
+      const [number, unit] = element.lastChild.children;
+      const n = Math.round(loan.records);
+      number.textContent = count(n);
+      unit.textContent = n === 1 ? ' record' : ' records';
+    };
     keyed(this.#from, from, key, row, update);
     keyed(this.#to, to, key, row, update);
     this.#says.textContent = from.length === 0 && to.length === 0

@@ -46,7 +46,7 @@ export function clientActions(service, client, holding) {
 /** Shows the rules of a service. */
 export function rulesView(service) {
   const [head, actions, rows] = [h('div', {}), h('p', { class: 'actions' }), h('tbody')];
-  const none = h('p', {}, 'No rule but the tables of the configuration.');
+  const none = h('p', {}, 'There is no rule. Weights and limits of the configuration hold without one.');
   const hint = h('p', { class: 'hint' });
   const list = table(['Rule', 'For', 'Sets', 'Priority', 'State', 'By', 'Change'], rows);
   const row = (view) => {

@@ -8,7 +8,7 @@ import { hrefOf, instances, state, used } from './overview.js';
 import { count, decimal, perCycle, plural, records, seconds } from './format.js';
 
 /** The seconds over which the rise or fall of the backlog is measured. */
-const TREND_S = 10;
+const TREND_S = 15;
 /** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
 const SMOOTH_S = 3;
 
@@ -24,21 +24,22 @@ function backlogSays(samples, backlog, enforce) {
   if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
   const rise = trend(samples);
   if (rise === null) return 'Too few seconds are known to say how it moves.';
-  if (Math.abs(rise) < Math.max(0.5, backlog / 600)) return 'It neither grows nor shrinks.';
+  if (Math.abs(rise) < Math.max(0.5, backlog / 3600)) return 'It neither grows nor shrinks.';
   if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: more is sent than the capacity.`;
   return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
 }
 
 const their = (n) => (n === 1 ? 'its' : 'their');
 
-function floods({ demands, known_clients: known, within_share: within }) {
+function floods(link, { demands, known_clients: known, within_share: within }) {
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
   const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
   const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
   const others = Math.max(rest.length, known - within - 1);
   return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
-    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share.`]];
+    others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share. `,
+    h('a', { href: link(client) }, 'Hold or limit it…')]];
 }
 
 function within({ within_share: clients, waits_within_share: waits }) {
@@ -83,7 +84,7 @@ export function tabs(name, current) {
 export function serviceView(service) {
   const link = (client) => hrefOf('s', service.name, 'clients', client);
   const palette = new Palette();
-  const titles = ['Capacity in use', 'Wants most', 'Within their share', 'Delayed'];
+  const titles = ['Capacity in use', 'Wants most', 'Waits within their share', 'Delayed'];
   const [capacity, flood, share, backlog] = titles.map((title) => new Tile(title));
   const head = h('div', {});
   const usedBar = h('div', {});
@@ -116,7 +117,7 @@ export function serviceView(service) {
     capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`,
       `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
     usedBar.replaceChildren(used(now, samples, palette));
-    flood.show(...floods(now));
+    flood.show(...floods(link, now));
     share.show(...within(now));
     const sum = enforce ? now.done.backlog : now.shadow.backlog;
     if (rejects) backlog.show(...rejections(samples, now));
