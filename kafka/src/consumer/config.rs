@@ -10,12 +10,15 @@ use crate::client;
 /// Defaults of a member of a classic group. In other groups the brokers decide these, and librdkafka refuses them.
 const CLASSIC_DEFAULTS: &[(&str, &str)] = &[
     // The partitions of a dead instance move after this time; librdkafka's default is 45 s.
-    ("session.timeout.ms", "10000"),
+    SESSION_TIMEOUT,
     ("heartbeat.interval.ms", "3000"),
 ];
 
-/// The time that a classic group leaves its members for a rebalance, and librdkafka's default of it.
-const MAX_POLL_INTERVAL: (&str, &str) = ("max.poll.interval.ms", "300000");
+const MAX_POLL_INTERVAL: &str = "max.poll.interval.ms";
+/// The time that a classic group leaves its members for a rebalance; librdkafka's default is five minutes. A
+/// coordinator that lost its partition while loading it waits for members that have left for all of this time.
+const REBALANCE_TIMEOUT: Duration = Duration::from_secs(60);
+const SESSION_TIMEOUT: (&str, &str) = ("session.timeout.ms", "10000");
 /// The time in which a client finds a coordinator that has moved.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -52,15 +55,24 @@ pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service) -> Cl
         GroupProtocol::Consumer => (DEFAULT_PROPERTIES.to_vec(), ("group.protocol", "consumer")),
     };
     let mut config = client::config(kafka, &defaults, FORCED_PROPERTIES);
+    if kafka.group_protocol == GroupProtocol::Classic {
+        config.set(MAX_POLL_INTERVAL, rebalance_timeout(kafka).as_millis().to_string());
+    }
     config.set(property, value).set("group.id", group_id(kafka, service));
     config
+}
+
+/// Returns the user's value, or the default, which is never shorter than a session: librdkafka refuses that.
+fn rebalance_timeout(kafka: &settings::Kafka) -> Duration {
+    let default = client::time(kafka, SESSION_TIMEOUT).max(REBALANCE_TIMEOUT).as_millis().to_string();
+    client::time(kafka, (MAX_POLL_INTERVAL, &default))
 }
 
 /// Returns the longest time, with some to spare, that joining the group takes if its coordinator answers.
 pub fn joins_within(kafka: &settings::Kafka) -> Duration {
     let rebalance = match kafka.group_protocol {
         // A new member gets in when all others have given back their partitions.
-        GroupProtocol::Classic => client::time(kafka, MAX_POLL_INTERVAL),
+        GroupProtocol::Classic => rebalance_timeout(kafka),
         // The first heartbeat lets a new member in.
         GroupProtocol::Consumer => Duration::ZERO,
     };

@@ -29,6 +29,20 @@ fn commits_are_split_into_requests_that_a_broker_accepts() {
     assert_eq!(sizes(&[MAX_REQUEST_BYTES, 1, MAX_REQUEST_BYTES]), [1, 1, 1]);
 }
 
+#[test]
+fn a_rebalance_takes_a_minute_at_most_and_no_less_than_a_session() {
+    let mut bench = Bench::new(1, OnDataLoss::Stop);
+    let mut set = |property: &str, value: &str| {
+        let settings = &mut bench.settings;
+        settings.kafka.properties.insert(property.to_owned(), value.to_owned());
+        let config = super::config::config(&settings.kafka, &settings.services[0]);
+        config.get("max.poll.interval.ms").map(str::to_owned).unwrap()
+    };
+    assert_eq!(set("session.timeout.ms", "6000"), "60000");
+    assert_eq!(set("session.timeout.ms", "90000"), "90000");
+    assert_eq!(set("max.poll.interval.ms", "120000"), "120000");
+}
+
 /// Timeout of one step of a test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(50);
