@@ -128,6 +128,7 @@ struct Allowance {
 #[derive(Debug)]
 struct Flight {
     seq: u64,
+    capacity: u64,
     /// The member leaves with this state.
     is_last: bool,
     allowance: Allowance,
@@ -161,6 +162,8 @@ struct Announced {
     acknowledged: BTreeMap<Arc<str>, u64>,
     /// A state of this life was committed.
     began: bool,
+    /// The capacity that the last committed own state told.
+    capacity: u64,
     /// The time at which the last state was made.
     made_at: Time,
     /// The loads that the log was told last.
@@ -356,6 +359,7 @@ impl Member {
         self.announced.began = true;
         self.exit.left |= flight.is_last;
         self.holding.note_state(flight.seq);
+        self.announced.capacity = flight.capacity;
         (self.announced.allowance, self.announced.acknowledged) = (Some(flight.allowance), flight.seen);
     }
 

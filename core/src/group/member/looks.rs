@@ -222,7 +222,10 @@ impl Member {
             let spare = allowance.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
             allowance.ahead.saturating_sub(left) > spare.min(allowance.ahead / 2)
         };
-        let is_due = self.is_state_old(now) || self.announced.allowance.as_ref().is_some_and(is_low);
+        // The others wait for another capacity: the least that any member has told is in force.
+        let is_due = self.is_state_old(now)
+            || self.announced.capacity != self.params.capacity
+            || self.announced.allowance.as_ref().is_some_and(is_low);
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged = self
@@ -399,7 +402,8 @@ impl Member {
         let allowance = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
         let (given, seen) = (self.holding.given_since(before), self.holding.seen().clone());
         let is_last = kind == StateKind::Left;
-        self.announced.flight = Some(Flight { seq: state.seq, is_last, allowance, given, before, seen });
+        let (seq, capacity) = (state.seq, self.params.capacity);
+        self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, given, before, seen });
         if let Some(loads) = &loads {
             self.announced.told.clone_from(&loads.loads);
         }
