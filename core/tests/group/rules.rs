@@ -39,10 +39,10 @@ const WARM_UP: Duration = Duration::from_secs(16);
 const RULES: Duration = Duration::from_secs(60);
 /// The part without rules, under full demand.
 const CALM: Duration = Duration::from_secs(40);
-/// The longest time from the moment at which an instance has a capacity until the others know it. Slow transactions take
-/// up to a second each: of the state before, of that one, of the bank.
-const EXCHANGE: Duration = Duration::from_millis(500);
-const SLOW_EXCHANGE: Duration = Duration::from_millis(3_500);
+/// The longest time from the moment at which an instance has a capacity until the others know it and hold it: most take
+/// less than half a second. Slow transactions take up to a second each: of the state before, of that one, of the bank.
+const EXCHANGE: Duration = Duration::from_millis(2_500);
+const SLOW_EXCHANGE: Duration = Duration::from_millis(5_500);
 /// The hold of a killed instance comes back later: after its silence, and when the admissions that it announced are too
 /// old.
 const AFTER_KILL: Duration = Duration::from_secs(45);
