@@ -331,8 +331,10 @@ pub struct ServiceNow {
     pub borrowers: Vec<LoanView>,
     /// The clients that want most beyond their default share, eight at most.
     pub demands: Vec<DemandView>,
-    /// The number of clients that want no more than the default share, and the longest wait among the oldest delayed
-    /// records of each.
+    /// Clients that a rule holds, those with most delayed records first.
+    pub held: Vec<String>,
+    /// The number of other clients that want no more than the default share, and the longest wait among the oldest
+    /// delayed records of each.
     pub within_share: u64,
     pub waits_within_share: Option<WaitView>,
     pub longest_wait: Option<WaitView>,

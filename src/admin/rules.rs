@@ -29,6 +29,7 @@ use super::{Caller, Served, find, refusal};
 use crate::clock;
 use crate::rules::{KnownRule, KnownRules, RuleRequest, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
+use crate::snapshot::ClientSnapshot;
 
 /// The most rules on a page, and the most clients of a dry run.
 const MAX_RULES: usize = 1_000;
@@ -415,12 +416,21 @@ pub(super) async fn accept_loss(
 fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
     let snapshot = handle.cell.get();
     let mut known: Vec<_> = snapshot.clients.iter().collect();
-    known.sort_by(|one, other| (other.levels.wants, &one.name).cmp(&(one.levels.wants, &other.name)));
-    let clients: Vec<(Arc<str>, u64)> =
-        known.iter().map(|client| (Arc::clone(&client.name), client.levels.wants)).collect();
+    // A client that is held wants nothing, but its delayed records do once it is released.
+    let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
+    known.sort_by(|one, other| (wants(other), &one.name).cmp(&(wants(one), &other.name)));
+    let clients: Vec<(Arc<str>, u64)> = known.iter().map(|client| (Arc::clone(&client.name), wants(client))).collect();
     let grants = [before, after].map(|policy| grants(policy, &clients));
+    let fields = |policy, name: &str| ExplainView::of(policy, Some(name), None).fields;
+    let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
+        one.iter().filter(|field| !other.contains(field)).cloned().collect()
+    };
     let is_other = |name: &str| {
-        before.effects_on(name) != after.effects_on(name)
+        let [one, other] = [before, after].map(|policy| policy.effects_on(name));
+        // Where no rule is, there are no effects, and those of the tables hold: the values tell whether they differ.
+        let has_other_effects = one != other
+            && (one.is_some() && other.is_some() || !differ(&fields(before, name), &fields(after, name)).is_empty());
+        has_other_effects
             || before.group_of(name).map(|group| &before.groups[group])
                 != after.group_of(name).map(|group| &after.groups[group])
     };
@@ -433,11 +443,7 @@ fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRu
         }
         changed += 1;
         if shown.len() < MAX_CLIENTS {
-            let fields = |policy| ExplainView::of(policy, Some(name), None).fields;
-            let [before, after] = [fields(before), fields(after)];
-            let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
-                one.iter().filter(|field| !other.contains(field)).cloned().collect()
-            };
+            let [before, after] = [fields(before, name), fields(after, name)];
             shown.push(ClientEffect {
                 name: name.to_string(),
                 before: differ(&before, &after),

@@ -251,7 +251,7 @@ impl Look {
         let (mut counts, mut shadow) = (totals.unregistered, totals.unregistered_shadow);
         let (mut wants, mut granted, mut backlog, mut shadow_backlog, mut within_share) = (0, 0, 0, 0, 0);
         let (mut lent, mut borrowed) = (0.0, 0.0);
-        let [mut busiest, mut demands, mut lenders, mut borrowers, mut waits, mut waits_within_share] =
+        let [mut busiest, mut demands, mut held, mut lenders, mut borrowers, mut waits, mut waits_within_share] =
             std::array::from_fn(|_| Largest::default());
         let forgotten = snapshot.clients.for_each(|client| {
             let levels = &client.levels;
@@ -263,12 +263,15 @@ impl Look {
             shadow_backlog += levels.shadow_backlog;
             lent += levels.lent();
             borrowed += levels.borrowed();
-            busiest.offer(levels.admitted_lately() as f64, client);
+            busiest.offer(levels.admitted_lately().max(levels.backlog) as f64, client);
             demands.offer(levels.wants as f64 - levels.default_share, client);
             lenders.offer(levels.lent(), client);
             borrowers.offer(levels.borrowed(), client);
             waits.offer(levels.oldest_seconds, client);
-            if levels.wants as f64 <= levels.default_share {
+            // A client that is held has the limit 0, and wants nothing.
+            if levels.limit.is_some_and(|limit| limit.most == 0) {
+                held.offer(1.0 + levels.backlog as f64, client);
+            } else if levels.wants as f64 <= levels.default_share {
                 within_share += 1;
                 waits_within_share.offer(levels.oldest_seconds, client);
             }
@@ -289,6 +292,7 @@ impl Look {
             lenders: lenders.loans(),
             borrowers: borrowers.loans(),
             demands: demands.0.iter().map(|(_, client)| demand(client)).collect(),
+            held: held.0.iter().map(|(_, client)| client.name.to_string()).collect(),
             within_share,
             waits_within_share: waits_within_share.longest_wait(),
             longest_wait: waits.longest_wait(),

@@ -147,17 +147,37 @@ function makeForm() {
   return { element, inputs, fill, read };
 }
 
+/** Returns by how many records a second the backlog of a client grows; null if that is not known. */
+function growthOf(samples, name) {
+  const last = samples.at(-1);
+  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 15_000);
+  const [from, to] = [first, last].map(({ clients }) => clients.find(([client]) => client === name)?.[1][2]);
+  const passed = (last.at_ms - first.at_ms) / 1000;
+  return from === undefined || to === undefined || passed < 5 ? null : (to - from) / passed;
+}
+
+function backlogIs(backlog, growth) {
+  if (growth === null) return 'not known';
+  if (growth >= 0.5) return `grows by ${count(Math.round(growth))} a second`;
+  if (backlog === 0) return 'none';
+  return growth > -0.5 ? 'stays' : `gone in ${seconds(backlog / -growth)}`;
+}
+
 /** Makes the table of what a change would do to the clients. */
-function effectOf({ changed, clients }, { cycle_seconds: cycle, mode }) {
+function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples }) {
   if (changed === 0) return [h('p', {}, 'No client would get another value or another grant.')];
-  const wait = (backlog, granted) => (backlog === 0 ? 'none' : mode === 'reject' ? 'short' : granted === 0 ? 'no end'
-    : seconds((backlog / granted) * cycle));
-  const row = ({ name, wants, backlog, granted_before: before, granted_after: after }) => h('tr', {},
-    h('th', { scope: 'row' }, id(name)), [count(wants), count(backlog), `${count(before)} → ${count(after)}`,
-      `${wait(backlog, before)} → ${wait(backlog, after)}`].map((text) => h('td', {}, text)));
+  const row = ({ name, wants, backlog, granted_before: before, granted_after: after }) => {
+    const growth = growthOf(samples, name);
+    // No more is admitted than is wanted. The records that come stay as they are.
+    const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;
+    const then = backlogIs(backlog, growth === null ? null : growth - more);
+    return h('tr', {}, h('th', { scope: 'row' }, id(name)), [count(wants), count(backlog),
+      `${count(before)} → ${count(after)}`, `${backlogIs(backlog, growth)} → ${then}`]
+      .map((text) => h('td', {}, text)));
+  };
   return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${
     changed > clients.length ? `; the first ${clients.length} by their wants:` : '.'}`),
-  table(['Client', 'Wants', 'Delayed', 'Granted in a cycle', 'Its backlog is gone in'],
+  table(['Client', 'Wants', 'Delayed', 'Granted in a cycle', 'Its backlog'],
     h('tbody', {}, clients.map(row)))];
 }
 
@@ -206,7 +226,7 @@ export function ruleForm(service, verb, subject, client) {
     if (of !== edits) return;
     const warning = !isEnd && read().enforce === false
       && h('p', { class: 'badge warn' }, 'In shadow mode every record is admitted at once, also above the capacity.');
-    effect.replaceChildren(...effectOf(answer, service.now), warning || '');
+    effect.replaceChildren(...effectOf(answer, service), warning || '');
     confirm.hidden = false;
   }
   async function make() {

@@ -20,26 +20,29 @@ export function trend(samples) {
   return passed >= 5 ? (last.backlog - first.backlog) / passed : null;
 }
 
-function backlogSays(samples, backlog, enforce) {
+function backlogSays(samples, backlog, { enforce, held }) {
   if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
   const rise = trend(samples);
   if (rise === null) return 'Too few seconds are known to say how it moves.';
   if (Math.abs(rise) < Math.max(0.5, backlog / 3600)) return 'It neither grows nor shrinks.';
-  if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: more is sent than the capacity.`;
+  const why = held.length ? 'a rule holds a client' : 'more is sent than the capacity';
+  if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: ${why}.`;
   return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
 }
 
 const their = (n) => (n === 1 ? 'its' : 'their');
 
-function floods(link, { demands, known_clients: known, within_share: within }) {
+function floods(link, { demands, held, known_clients: known, within_share: within }) {
+  const holds = held.length > 0 && [...listed(held), ` ${held.length === 1 ? 'is' : 'are'} held by a rule. `];
+  if (demands.length === 0 && holds) return ['–', [holds, h('a', { href: link(held[0]) }, 'Release it…')]];
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
   const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
   const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
-  const others = Math.max(rest.length, known - within - 1);
+  const others = Math.max(rest.length, known - within - held.length - 1);
   return [id(client), [`It wants ${records(wants)} in this cycle${times}. `,
     others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share. `,
-    h('a', { href: link(client) }, 'Hold or limit it…')]];
+    holds, h('a', { href: link(client) }, 'Hold or limit it…')]];
 }
 
 function within({ within_share: clients, waits_within_share: waits }) {
@@ -121,7 +124,7 @@ export function serviceView(service) {
     share.show(...within(now));
     const sum = enforce ? now.done.backlog : now.shadow.backlog;
     if (rejects) backlog.show(...rejections(samples, now));
-    else backlog.show(records(sum), backlogSays(samples, sum, enforce));
+    else backlog.show(records(sum), backlogSays(samples, sum, now));
     flow.update(now, palette);
     const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
     const lend = lenders.length === 1 ? ' wants less than its share and lends the rest.'
