@@ -164,7 +164,7 @@ impl Platform {
         wait_until("top to show rates", STOP_TIMEOUT, || {
             screen = tmux(&["capture-pane", "-ep"]);
             let text = String::from_utf8_lossy(&screen);
-            text.contains(CAMPAIGN) && text.lines().any(|line| line.contains(CAMPAIGN) && !line.contains('–'))
+            text.lines().any(|line| line.contains(CAMPAIGN) && line.contains("borrows") && !line.contains(" - "))
         });
         std::fs::write(folder.join("top.ansi"), screen).expect("the screen can be written");
         tmux(&["kill-server"]);

@@ -150,6 +150,7 @@ function makeForm() {
 /** Returns by how many records a second the backlog of a client grows; null if that is not known. */
 function growthOf(samples, name) {
   const last = samples.at(-1);
+  if (!last) return null;
   const first = samples.find((sample) => sample.at_ms >= last.at_ms - 15_000);
   const [from, to] = [first, last].map(({ clients }) => clients.find(([client]) => client === name)?.[1][2]);
   const passed = (last.at_ms - first.at_ms) / 1000;
