@@ -222,8 +222,8 @@ fn reload_prints_the_changes_or_the_errors() {
     let arguments = ["reload", "--url", &address.to_string(), "--token-file", token.to_str().unwrap()];
     let (code, out, why) = run(&arguments, &[]);
     assert_eq!((code, out.starts_with("nothing differs (hash ")), (Some(0), true), "{out}{why}");
-    assert!(demo.contains("capacity = 200"));
-    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 900")).unwrap();
+    assert!(demo.contains("\ncapacity = 200 "));
+    std::fs::write(&path, demo.replace("\ncapacity = 200 ", "\ncapacity = 900 ")).unwrap();
     let line = 1 + demo.lines().position(|line| line.starts_with("capacity = 200")).unwrap();
     let expected = format!(
         "service[0].capacity (service kyc): 200 -> 900\n    from: {}:{line}\n    \
@@ -238,7 +238,7 @@ fn reload_prints_the_changes_or_the_errors() {
     assert_eq!((code, ends), (Some(0), true), "{out}{why}");
     let (_, out, _) = run(&[&arguments[..], &["--output", "json"]].concat(), &[]);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["changes"], json!([]));
-    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 0")).unwrap();
+    std::fs::write(&path, demo.replace("\ncapacity = 200 ", "\ncapacity = 0 ")).unwrap();
     let (code, _, why) = run(&arguments, &[]);
     let parts =
         ["is refused", "service[0].capacity (service kyc) is 0\n    allowed: ", &format!("{}:", path.display())];
