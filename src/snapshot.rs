@@ -241,6 +241,11 @@ pub struct OwnLimit {
 }
 
 impl Levels {
+    /// Returns whether a rule holds the client: then its limit is 0.
+    pub fn is_held(&self) -> bool {
+        self.limit.is_some_and(|limit| limit.most == 0)
+    }
+
     /// Returns the part of the default share that others may use.
     pub fn lent(&self) -> f64 {
         (self.default_share - self.granted as f64).max(0.0)

@@ -25,7 +25,7 @@ use engine::Case;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How often each case is counted.
+/// The number of counts of each case.
 const ATTEMPTS: usize = 3;
 
 fn main() -> ExitCode {

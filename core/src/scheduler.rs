@@ -226,32 +226,27 @@ impl Scheduler {
         }
         self.clients.take_grants(&grants, None, &mut self.backlog.fair);
         self.clients.groups.take_limits(now, ratio_of);
-        for (client, whole) in self.clients.iter_mut().zip(wholes) {
+        for ((index, client), whole) in self.clients.iter_mut_indexed().zip(wholes) {
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
-            if let Some(limits) = &mut client.limits
-                && let Some(part) = part_of(&client.name)
-            {
+            let Some(limits) = client.limits.as_deref_mut() else { continue };
+            if let Some(part) = part_of(&client.name) {
                 limits.take_part(now, part.ratio);
             }
+            if client.queue.blocked.is_some() {
+                self.backlog.wake_earlier(now, index, &mut client.queue, limits.next_room(now));
+            }
         }
-        self.wake_blocked_earlier(now);
+        self.wake_groups_earlier(now);
         self.bounds.excess.discard();
     }
 
-    /// Shortens the blocks of clients and groups with a limit of which a larger part is here now. They were for as long
-    /// as the former part takes for a record, which may be hours.
-    fn wake_blocked_earlier(&mut self, now: Time) {
+    /// Shortens the blocks of groups with a limit of which a larger part is here now, as those of clients. They were
+    /// for as long as the former part takes for a record, which may be hours.
+    fn wake_groups_earlier(&mut self, now: Time) {
         self.backlog.first_after = self.backlog.first_after.min(now);
         for group in 0..self.clients.groups().len() {
             if let Some(limits) = self.clients.groups.limits(Some(group)) {
                 self.backlog.wake_group_earlier(now, group, limits.next_room(now));
-            }
-        }
-        for (index, client) in self.clients.iter_mut_indexed() {
-            if client.queue.blocked.is_some()
-                && let Some(limits) = client.limits.as_deref_mut()
-            {
-                self.backlog.wake_earlier(now, index, &mut client.queue, limits.next_room(now));
             }
         }
     }

@@ -1,44 +1,22 @@
 //! The grounds of a rejection: the quota that was used up, and the rule behind it.
 
 mod sim;
+mod support;
 
 use std::num::NonZeroU32;
 use std::{sync::Arc, time::Duration};
 
-use sim::{Fate, START, Sim, policy};
-use watermaster_core::policy::{ClientPattern, Limit, Mode, Policy};
+use sim::{Fate, START_MS, Sim, policy};
+use support::rule::{clients, patterns, rule};
+use watermaster_core::policy::{Limit, Mode, Policy};
 use watermaster_core::reason::{Grounds, Quota, Reason};
 use watermaster_core::rules::{Effects, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::throttle::Sender;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The wall clock at the start of simulated time.
-const NOW_MS: i64 = (START.as_nanos() / 1_000_000) as i64;
-
-fn patterns(texts: &[&str]) -> Vec<ClientPattern> {
-    texts.iter().map(|text| ClientPattern::new(text)).collect()
-}
-
-fn clients(texts: &[&str]) -> RuleTarget {
-    RuleTarget::Clients { patterns: patterns(texts), in_groups: None }
-}
 
 fn group(name: &str) -> RuleTarget {
     RuleTarget::Groups(patterns(&[name]))
-}
-
-fn rule(name: &str, target: RuleTarget, effects: Effects) -> Rule {
-    Rule {
-        name: name.into(),
-        origin: Origin::File,
-        target,
-        priority: 0,
-        from_ms: None,
-        until_ms: None,
-        disabled: false,
-        note: String::new(),
-        effects,
-    }
 }
 
 /// A rule with limits, each of a rate, a time in seconds and a burst.
@@ -60,7 +38,7 @@ fn max_delay(delay: Duration) -> Effects {
 }
 
 fn with_rules(policy: Policy, rules: Vec<Rule>) -> Policy {
-    Policy { rules: Arc::new(Rules::new(rules)), names_groups: true, ..policy }.at(NOW_MS)
+    Policy { rules: Arc::new(Rules::new(rules)), names_groups: true, ..policy }.at(START_MS)
 }
 
 /// A service in mode `reject` with a cycle of a second and these rules.
@@ -171,12 +149,12 @@ fn an_expired_record_names_the_rule_with_its_delay() {
     assert_eq!(first_grounds(Some(vec![short(SECOND)]), "a"), Grounds::default());
     let other = || rule("other", clients(&["c"]), hold());
     assert_eq!(first_grounds(Some(vec![other()]), "a"), Grounds::default());
-    let expire = Effects { expire_before_ms: Some(NOW_MS + 1), ..Effects::default() };
+    let expire = Effects { expire_before_ms: Some(START_MS + 1), ..Effects::default() };
     let rules = vec![short(SECOND * 2), rule("empty", clients(&["a"]), expire)];
     let mut sim = Sim::new(with_rules(base(), vec![short(SECOND * 2)]), 1);
     (0..10).for_each(|_| _ = sim.read("a", 0));
     sim.run_for(SECOND / 10);
-    let later = Policy { rules: Arc::new(Rules::new(rules)), names_groups: true, ..base() }.at(NOW_MS + 100);
+    let later = Policy { rules: Arc::new(Rules::new(rules)), names_groups: true, ..base() }.at(START_MS + 100);
     sim.throttle.handle_rules(sim.now, later);
     sim.act();
     assert!(sim.count("a", |fate| *fate == Fate::Rejected(Reason::Expired)) > 0);

@@ -1,6 +1,7 @@
 //! Rules: the one that decides each field, the times at which they hold, and what they do to records.
 
 mod sim;
+mod support;
 
 use std::num::NonZeroU32;
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -8,7 +9,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::proptest;
-use sim::{Fate, START, Sim, granted, policy};
+use sim::{Fate, START, START_MS, Sim, granted, policy};
+use support::rule::{clients, patterns, rule};
 use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::reason::Reason;
@@ -16,30 +18,6 @@ use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarge
 use watermaster_core::units::Weight;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The wall clock at the start of simulated time.
-const NOW_MS: i64 = (START.as_nanos() / 1_000_000) as i64;
-
-fn patterns(texts: &[&str]) -> Vec<ClientPattern> {
-    texts.iter().map(|text| ClientPattern::new(text)).collect()
-}
-
-fn rule(name: &str, target: RuleTarget, effects: Effects) -> Rule {
-    Rule {
-        name: name.into(),
-        origin: Origin::File,
-        target,
-        priority: 0,
-        from_ms: None,
-        until_ms: None,
-        disabled: false,
-        note: String::new(),
-        effects,
-    }
-}
-
-fn clients(texts: &[&str]) -> RuleTarget {
-    RuleTarget::Clients { patterns: patterns(texts), in_groups: None }
-}
 
 fn limit(rate: u32, per: Duration, burst: u32) -> RuleLimit {
     let limit = Limit { rate: NonZeroU32::new(rate).unwrap(), per, burst: NonZeroU32::new(burst).unwrap() };
@@ -60,7 +38,7 @@ fn with_rules(policy: Policy, rules: Vec<Rule>) -> Policy {
 
 /// A service with these rules from the start.
 fn sim(policy: Policy, rules: Vec<Rule>) -> Sim {
-    Sim::new(with_rules(policy, rules).at(NOW_MS), 1)
+    Sim::new(with_rules(policy, rules).at(START_MS), 1)
 }
 
 /// The number of records that are admitted at once.
@@ -255,7 +233,7 @@ fn a_rule_that_names_its_group_decides_before_a_table_with_a_pattern() {
         rule(name, clients(ids), Effects { group: Some(group.to_owned()), ..Effects::default() })
     };
     let of = |rules: Vec<Rule>, client: &str| {
-        let policy = with_rules(base.clone(), rules).at(NOW_MS);
+        let policy = with_rules(base.clone(), rules).at(START_MS);
         policy.group_of(client).map(|index| policy.groups[index].name.clone())
     };
     assert_eq!(of(vec![to("z", "loans", &["card-1"])], "card-1").as_deref(), Some("loans"), "an id before a pattern");
@@ -333,9 +311,9 @@ fn several_limits_hold_at_once() {
 #[test]
 fn a_limit_that_changes_keeps_its_debt() {
     let with = |limit| with_rules(reject(1_000), vec![rule("r", clients(&["a"]), limits(&[limit]))]);
-    let mut sim = Sim::new(with(limit(10, Duration::from_secs(10), 10)).at(NOW_MS), 1);
+    let mut sim = Sim::new(with(limit(10, Duration::from_secs(10), 10)).at(START_MS), 1);
     assert_eq!(send(&mut sim, "a", 20), 10);
-    sim.throttle.handle_rules(sim.now, with(limit(10, Duration::from_secs(10), 12)).at(NOW_MS));
+    sim.throttle.handle_rules(sim.now, with(limit(10, Duration::from_secs(10), 12)).at(START_MS));
     assert_eq!(send(&mut sim, "a", 20), 2);
 }
 
@@ -358,7 +336,7 @@ fn a_held_client_waits_and_lends_its_share() {
     };
     flood(&mut sim);
     let held = with_rules(base.clone(), vec![hold("night", clients(&["held"]))]);
-    sim.throttle.handle_rules(sim.now, held.at(NOW_MS));
+    sim.throttle.handle_rules(sim.now, held.at(START_MS));
     assert_eq!(granted(&sim.throttle), 100);
     let admitted = |sim: &Sim, name| sim.count(name, |fate| matches!(fate, Fate::Admitted { .. }));
     let before = ["held", "free"].map(|name| admitted(&sim, name));
@@ -366,7 +344,7 @@ fn a_held_client_waits_and_lends_its_share() {
     let during = ["held", "free"].map(|name| admitted(&sim, name));
     assert_eq!(during[0], before[0], "nothing of a held client is admitted");
     assert!(during[1] - before[1] >= 297, "the other client gets the whole capacity: {}", during[1] - before[1]);
-    sim.throttle.handle_rules(sim.now, base.at(NOW_MS));
+    sim.throttle.handle_rules(sim.now, base.at(START_MS));
     flood(&mut sim);
     assert!(admitted(&sim, "held") - during[0] >= 140, "half of the capacity again");
 }
@@ -409,7 +387,7 @@ fn records_that_were_read_before_a_time_expire() {
     }
     sim.run_for(SECOND * 2);
     send(&mut sim, "a", 5);
-    let now_ms = NOW_MS + 2_000;
+    let now_ms = START_MS + 2_000;
     let expire = Effects { expire_before_ms: Some(now_ms), ..Effects::default() };
     sim.throttle.handle_rules(sim.now, with_rules(base, vec![rule("empty", clients(&["a"]), expire)]).at(now_ms));
     sim.act();
@@ -433,7 +411,7 @@ fn clients_have_longest_waits_of_their_own() {
             sim.read(name, 0);
         }
     }
-    sim.throttle.handle_rules(sim.now, with_rules(base, vec![delay("short", 5)]).at(NOW_MS));
+    sim.throttle.handle_rules(sim.now, with_rules(base, vec![delay("short", 5)]).at(START_MS));
     for _ in 0..100 {
         for name in ["short", "long", "plain"] {
             sim.read(name, 0);

@@ -2,13 +2,15 @@
 //! meanwhile, so the records that waited go first, as many as the shares would have let through.
 
 mod sim;
+mod support;
 
 use std::num::NonZeroU32;
 use std::{sync::Arc, time::Duration};
 
-use sim::{Fate, START, Sim, client, policy};
-use watermaster_core::policy::{ClientPattern, Limit, Mode, Policy};
-use watermaster_core::rules::{Effects, Origin, Rule, RuleLimit, RuleTarget, Rules};
+use sim::{Fate, START_MS, Sim, client, policy};
+use support::rule::rule;
+use watermaster_core::policy::{Limit, Mode, Policy};
+use watermaster_core::rules::{Effects, RuleLimit, Rules};
 use watermaster_core::units::Time;
 
 const CYCLE: Duration = Duration::from_secs(10);
@@ -90,9 +92,6 @@ fn a_flood_without_an_owner_is_owed_no_more_than_its_share() {
     }
 }
 
-/// The wall clock at the start of simulated time.
-const NOW_MS: i64 = (START.as_nanos() / 1_000_000) as i64;
-
 /// Chaos with rules found one dead letter in shape mode: a record that went first after a takeover was rejected, because
 /// its client was held by then. Such records wait in their client's turn, and the other clients wait for none of them.
 #[test]
@@ -108,19 +107,9 @@ fn a_client_that_is_held_or_limited_after_a_takeover_waits_in_its_turn() {
         let mut steps = 0;
         run(&mut sim, &mut steps, 3 * CYCLE, None);
         sim.without_owner(0, "polite", |sim| run(sim, &mut steps, GAP, Some(0)));
-        let rule = Rule {
-            name: "stop".into(),
-            origin: Origin::File,
-            target: RuleTarget::Clients { patterns: vec![ClientPattern::new("polite")], in_groups: None },
-            priority: 0,
-            from_ms: None,
-            until_ms: None,
-            disabled: false,
-            note: String::new(),
-            effects,
-        };
-        let stopped = Policy { rules: Arc::new(Rules::new(vec![rule])), ..base.clone() };
-        sim.throttle.handle_rules(sim.now, stopped.at(NOW_MS));
+        let rules = Rules::new(vec![rule("stop", support::rule::clients(&["polite"]), effects)]);
+        let stopped = Policy { rules: Arc::new(rules), ..base.clone() };
+        sim.throttle.handle_rules(sim.now, stopped.at(START_MS));
         let waits = |sim: &Sim, name| sim.count(name, |fate| *fate == Fate::Held);
         let (waiting, of_flood) = (waits(&sim, "polite"), waits(&sim, "flood"));
         let admitted = |sim: &Sim, name| sim.count(name, |fate| matches!(fate, Fate::Admitted { .. }));
@@ -129,7 +118,7 @@ fn a_client_that_is_held_or_limited_after_a_takeover_waits_in_its_turn() {
         sim.run_for(CYCLE * 2);
         assert!(waits(&sim, "polite") + 4 >= waiting, "they wait");
         assert!(admitted(&sim, "flood") >= before + of_flood.min(1_900), "the other client does not");
-        sim.throttle.handle_rules(sim.now, base.at(NOW_MS));
+        sim.throttle.handle_rules(sim.now, base.at(START_MS));
         sim.run_for(CYCLE);
         assert_eq!(waits(&sim, "polite"), 0);
         let mut turns = sim.lives.iter().filter(|((partition, _), _)| *partition == 0).map(|(_, life)| life.turn);

@@ -82,7 +82,7 @@ struct Case {
     mistake: Option<RuleMistake>,
 }
 
-/// What came out of a run, after the warm-up.
+/// The figures of a run, after the warm-up.
 #[derive(Debug, Default)]
 struct Outcome {
     /// The most by which the limited clients exceeded the rate, over any time.

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::{sync::Arc, time::Duration};
 
-use watermaster_core::policy::{ClientPattern, ClientPolicy, GroupPolicy, Limit, Policy, Scope};
+use watermaster_core::policy::{ClientPolicy, GroupPolicy, Limit, Policy, Scope};
 use watermaster_core::rules::{Effects, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::units::{Time, Weight};
 
 use crate::planted::RuleMistake;
 use crate::support::random::Random;
+use crate::support::rule::{clients as of_clients, patterns, rule};
 
 pub const CLIENTS: [&str; 6] = ["listed", "other", "c-1", "c-2", "l-1", "l-2"];
 const GROUPS: [&str; 3] = ["cards", "loans", "extra"];
@@ -29,24 +30,6 @@ struct Change {
     rule: Option<Rule>,
 }
 
-fn patterns(texts: &[&str]) -> Vec<ClientPattern> {
-    texts.iter().map(|text| ClientPattern::new(text)).collect()
-}
-
-fn rule(name: &str, target: RuleTarget, effects: Effects) -> Rule {
-    Rule {
-        name: name.into(),
-        origin: Origin::File,
-        target,
-        priority: 0,
-        from_ms: None,
-        until_ms: None,
-        disabled: false,
-        note: String::new(),
-        effects,
-    }
-}
-
 fn weight(thousandths: u64) -> Effects {
     Effects { weight: Weight::from_thousandths(thousandths), ..Effects::default() }
 }
@@ -60,7 +43,6 @@ pub fn configured(policy: Policy) -> Policy {
         hold: false,
         clients: patterns(texts),
     };
-    let of_clients = |texts: &[&str]| RuleTarget::Clients { patterns: patterns(texts), in_groups: None };
     let rules = vec![
         rule("client.listed", of_clients(&["listed"]), weight(2_000)),
         rule("group.cards", RuleTarget::Groups(patterns(&["cards"])), weight(2_000)),
@@ -102,7 +84,7 @@ impl Stream {
 fn draw(random: &mut Random, name: &str, (now, end): (Time, Time), clocks: &[i64], most: u64) -> Rule {
     let clients = |random: &mut Random| {
         let text = if random.once_in(3) { random.one_of(&PATTERNS) } else { random.one_of(&CLIENTS) };
-        RuleTarget::Clients { patterns: patterns(&[text]), in_groups: None }
+        of_clients(&[text])
     };
     let groups = |random: &mut Random| RuleTarget::Groups(patterns(&[random.one_of(&GROUPS)]));
     let any = |random: &mut Random| if random.once_in(3) { groups(random) } else { clients(random) };
@@ -147,7 +129,7 @@ fn limits(random: &mut Random, most: u64) -> Vec<RuleLimit> {
     (0..random.below(3)).map(|_| one(random)).collect()
 }
 
-/// What one instance knows of the rules, and what it ought to have taken over.
+/// The rules that one instance has read, and those that it ought to have taken over.
 #[derive(Debug)]
 pub struct Reader {
     /// The times at which it reads the changes that it has not read, in order.

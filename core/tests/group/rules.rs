@@ -116,7 +116,7 @@ impl Past {
 /// An instance's side of the rules.
 struct Node {
     reader: Reader,
-    /// Its place among the group's instances.
+    /// The place of the instance in the group.
     index: usize,
     /// A state of it was committed.
     joined: bool,

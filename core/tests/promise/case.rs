@@ -201,17 +201,7 @@ pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
 }
 
 fn rule_of(name: &str, target: RuleTarget, priority: i16, effects: Effects) -> Rule {
-    Rule {
-        name: name.into(),
-        origin: Origin::RunTime,
-        target,
-        priority,
-        from_ms: None,
-        until_ms: None,
-        disabled: false,
-        note: String::new(),
-        effects,
-    }
+    Rule { origin: Origin::RunTime, priority, ..crate::support::rule::rule(name, target, effects) }
 }
 
 /// Returns a policy with these rules beside those of its tables.

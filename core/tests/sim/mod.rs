@@ -86,6 +86,8 @@ pub struct Sim {
 
 /// The start of simulated time: far from zero, like a real clock.
 pub const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+/// The wall clock at the start, in milliseconds since the Unix epoch.
+pub const START_MS: i64 = (START.as_nanos() / 1_000_000) as i64;
 
 impl Sim {
     /// Creates a service with this many partitions, assigned and empty.

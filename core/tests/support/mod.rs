@@ -5,3 +5,4 @@
 
 pub mod forge;
 pub mod random;
+pub mod rule;

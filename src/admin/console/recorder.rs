@@ -268,8 +268,8 @@ impl Look {
             lenders.offer(levels.lent(), client);
             borrowers.offer(levels.borrowed(), client);
             waits.offer(levels.oldest_seconds, client);
-            // A client that is held has the limit 0, and wants nothing.
-            if levels.limit.is_some_and(|limit| limit.most == 0) {
+            // A client that is held wants nothing.
+            if levels.is_held() {
                 held.offer(1.0 + levels.backlog as f64, client);
             } else if levels.wants as f64 <= levels.default_share {
                 within_share += 1;

@@ -3,7 +3,7 @@
 import { card, h, id, keyed, setText, table } from './dom.js';
 import { get, poll, send } from './api.js';
 import { hrefOf, state } from './overview.js';
-import { tabs } from './service.js';
+import { tabs, trend } from './service.js';
 import { count, moment, plural, seconds } from './format.js';
 
 const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 'from', 'until', 'disabled', 'note'];
@@ -147,16 +147,6 @@ function makeForm() {
   return { element, inputs, fill, read };
 }
 
-/** Returns by how many records a second the backlog of a client grows; null if that is not known. */
-function growthOf(samples, name) {
-  const last = samples.at(-1);
-  if (!last) return null;
-  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 15_000);
-  const [from, to] = [first, last].map(({ clients }) => clients.find(([client]) => client === name)?.[1][2]);
-  const passed = (last.at_ms - first.at_ms) / 1000;
-  return from === undefined || to === undefined || passed < 5 ? null : (to - from) / passed;
-}
-
 function backlogIs(backlog, growth) {
   if (growth === null) return 'not known';
   if (growth >= 0.5) return `grows by ${count(Math.round(growth))} a second`;
@@ -168,7 +158,7 @@ function backlogIs(backlog, growth) {
 function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples }) {
   if (changed === 0) return [h('p', {}, 'No client would get another value or another grant.')];
   const row = ({ name, wants, backlog, granted_before: before, granted_after: after }) => {
-    const growth = growthOf(samples, name);
+    const growth = trend(samples, ({ clients: all }) => all.find(([client]) => client === name)?.[1][2]);
     // No more is admitted than is wanted. The records that come stay as they are.
     const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;
     const then = backlogIs(backlog, growth === null ? null : growth - more);

@@ -12,12 +12,13 @@ const TREND_S = 15;
 /** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
 const SMOOTH_S = 3;
 
-/** Returns the rise of the backlog in records a second, or null without enough samples. */
-export function trend(samples) {
+/** Returns the rise of a backlog in records a second; null without enough samples that have it. */
+export function trend(samples, of = (sample) => sample.backlog) {
   const last = samples.at(-1);
   const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
-  const passed = (last.at_ms - first.at_ms) / 1000;
-  return passed >= 5 ? (last.backlog - first.backlog) / passed : null;
+  const passed = first ? (last.at_ms - first.at_ms) / 1000 : 0;
+  const rise = passed >= 5 ? (of(last) - of(first)) / passed : NaN;
+  return Number.isNaN(rise) ? null : rise;
 }
 
 function backlogSays(samples, backlog, { enforce, held }) {
