@@ -108,7 +108,7 @@ static SERVICE_SECTIONS: [SectionSchema; 6] = [
     section("client", Shape::Map, CLIENT, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("group", Shape::Map, GROUP, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("source", Shape::List, SOURCE, &[]),
-    section("rule", Shape::OptionalList, RULE, &RULE_SECTIONS),
+    section("rule", Shape::OptionalNamed, RULE, &RULE_SECTIONS),
 ];
 
 static RULE_SECTIONS: [SectionSchema; 2] =

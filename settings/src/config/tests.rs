@@ -2,6 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
+use watermaster_core::units::Weight;
+
 use super::*;
 
 /// A configuration without errors.
@@ -261,6 +263,54 @@ fn later_files_add_services_and_override_keys() {
     let nothing = tempfile::tempdir().unwrap();
     assert!(load(&[nothing.path()], &[]).unwrap_err().contains("the folder has no file *.toml"));
     assert!(load(&[&aml, Path::new("/nowhere.toml")], &[]).unwrap_err().contains("from:    /nowhere.toml"));
+}
+
+/// Rules of a later file once replaced all rules of the service, so that a team's file lost those of the platform's.
+#[test]
+fn later_files_add_rules_and_change_them_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = |name: &str, rest: &str| format!("[[service.rule]]\nname = \"{name}\"\n{rest}");
+    let service = "[[service]]\nname = \"kyc\"\n";
+    let files = [
+        format!(
+            "{RIGHT}\n{}{}",
+            rule("everyone", "clients = [\"*\"]\nlimit = { rate = 20, per = \"1s\" }\n"),
+            rule("summer", "clients = [\"web\"]\nweight = 2\n")
+        ),
+        // A rule of another service has a name of its own.
+        format!("{}\n{}", RIGHT.replace("kyc", "aml"), rule("summer", "clients = [\"app\"]\nweight = 5\n")),
+        format!(
+            "{service}{}{}",
+            rule("summer", "priority = 10\n"),
+            rule("night", "clients = [\"batch\"]\nhold = true\n")
+        ),
+    ];
+    let write = |(at, text): (usize, &String)| {
+        let path = folder.path().join(format!("{at}.toml"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let paths: Vec<_> = files.iter().enumerate().map(write).collect();
+    let paths: Vec<&Path> = paths.iter().map(|path| &**path).collect();
+    let load = |paths: &[&Path]| Config::load(paths, [], RULES).map_err(|errors| errors.to_string());
+    let config = load(&paths).unwrap();
+    let rules = |service: usize| {
+        let rules = config.settings.services[service].policy.rules.iter();
+        let rules = rules.map(|rule| (rule.name.to_string(), rule.priority, rule.effects.weight.map(Weight::thousandths)));
+        rules.collect::<Vec<_>>()
+    };
+    let name = str::to_owned;
+    assert_eq!(rules(0), [(name("everyone"), 0, None), (name("summer"), 10, Some(2000)), (name("night"), 0, None)]);
+    assert_eq!(rules(1), [(name("summer"), 0, Some(5000))]);
+
+    // An error names the file of the value; of two rules with one name in one file, the second is refused.
+    std::fs::write(folder.path().join("2.toml"), format!("{service}{}", rule("summer", "priority = 2000\n"))).unwrap();
+    let errors = load(&paths).unwrap_err();
+    assert!(errors.contains("service[0].rule[1].priority") && errors.contains("2.toml:5"), "{errors}");
+    let twice = format!("{service}{0}{0}", rule("summer", "priority = 5\n"));
+    std::fs::write(folder.path().join("2.toml"), twice).unwrap();
+    let errors = load(&paths).unwrap_err();
+    assert!(errors.contains("rule[2]") && errors.contains("summer") && errors.contains("2.toml"), "{errors}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn object(section: &SectionSchema) -> Value {
                 json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } })
             }
             Shape::Services | Shape::List => json!({ "type": "array", "items": object(inner), "minItems": 1 }),
-            Shape::OptionalList => json!({ "type": "array", "items": object(inner) }),
+            Shape::OptionalList | Shape::OptionalNamed => json!({ "type": "array", "items": object(inner) }),
             Shape::Map => json!({ "type": "object", "additionalProperties": object(inner) }),
             Shape::Variant => continue,
         };

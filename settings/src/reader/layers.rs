@@ -1,8 +1,10 @@
 //! The layers of values, merged: each file lies over the one before it, and the environment over all files.
 //!
 //! figment merges, key by key. It keeps neither the line of a value nor the decimals of a number, so what travels
-//! through it in place of each value is the value's number in a list. It replaces lists as a whole, so the list of
-//! services travels as a table, in which a service has the same key in every layer.
+//! through it in place of each value is the value's number in a list. It replaces lists as a whole, so a list of tables
+//! with names travels as a table, in which one name has the same key in every layer.
+
+use std::collections::BTreeMap;
 
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -10,7 +12,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
 use super::names::{Misnamed, VariableNames};
-use super::schema::{Schema, Shape};
+use super::schema::{Schema, SectionSchema};
 use super::tree::{Node, NodeContent, ScalarForm, Table};
 use super::variables::Environment;
 
@@ -22,8 +24,9 @@ const VARIABLE_TABLE: &str = "\0variable";
 #[derive(Default)]
 struct Values {
     nodes: Vec<Node>,
-    /// The names of the services in all files. The position of a service is its key.
-    services: Vec<Option<String>>,
+    /// The names of the tables in each list with names, by the list's path, in all files. The position of a name gives
+    /// the table's key.
+    named: BTreeMap<String, Vec<Option<String>>>,
 }
 
 /// One layer: in place of each value its number.
@@ -41,47 +44,52 @@ impl Provider for Layer {
 
 impl Values {
     fn file_layer(&mut self, file: Table, schema: &'static Schema) -> Layer {
-        let is_services = |key: &str| {
-            schema.root.sections.iter().any(|section| section.name == key && section.shape == Shape::Services)
-        };
-        let value = |(key, node): (String, Node)| {
-            let value = if is_services(&key) { self.services(node) } else { self.number(node, FILE_TABLE) };
-            (key, value)
-        };
-        Layer(file.into_iter().map(value).collect())
+        Layer(self.numbers(file, FILE_TABLE, Some(&schema.root), ""))
     }
 
     fn variable_layer(&mut self, table: Table) -> Layer {
-        Layer(self.numbers(table, VARIABLE_TABLE))
+        Layer(self.numbers(table, VARIABLE_TABLE, None, ""))
     }
 
-    /// Returns a list of services as a table. A service that an earlier file names has the key that it has there.
-    fn services(&mut self, mut list: Node) -> Value {
-        let NodeContent::List(services) = &mut list.content else { return self.number(list, FILE_TABLE) };
-        let services = std::mem::take(services);
-        let earlier = self.services.len();
-        let mut table = Dict::new();
-        for service in services {
-            let name = service.as_table().and_then(|table| table.get("name")?.as_text()).map(str::to_owned);
-            // Of two services with one name in one file, the second must stay, so that it can be refused.
-            let is_known = |&place: &usize| {
-                name.is_some() && self.services[place] == name && !table.contains_key(&service_key(place))
-            };
+    /// Returns a list as a table. A table of the list that an earlier file names has the key that it has there.
+    fn named_list(&mut self, mut list: Node, section: &SectionSchema, path: &str) -> Value {
+        let NodeContent::List(tables) = &mut list.content else { return self.number(list, FILE_TABLE, None, path) };
+        let tables = std::mem::take(tables);
+        let earlier = self.named.entry(path.to_owned()).or_default().len();
+        let mut merged = Dict::new();
+        for table in tables {
+            let name = table.as_table().and_then(|table| table.get("name")?.as_text()).map(str::to_owned);
+            let known = self.named.entry(path.to_owned()).or_default();
+            // Of two tables with one name in one file, the second must stay, so that it can be refused.
+            let is_known =
+                |&place: &usize| name.is_some() && known[place] == name && !merged.contains_key(&place_key(place));
             let place = (0..earlier).find(is_known).unwrap_or_else(|| {
-                self.services.push(name);
-                self.services.len() - 1
+                known.push(name);
+                known.len() - 1
             });
-            table.insert(service_key(place), self.number(service, FILE_TABLE));
+            let key = place_key(place);
+            let value = self.number(table, FILE_TABLE, Some(section), &format!("{path}.{key}"));
+            merged.insert(key, value);
         }
-        table.insert(FILE_TABLE.to_owned(), self.number(list, FILE_TABLE));
-        Value::Dict(Tag::Default, table)
+        merged.insert(FILE_TABLE.to_owned(), self.number(list, FILE_TABLE, None, path));
+        Value::Dict(Tag::Default, merged)
     }
 
-    fn numbers(&mut self, table: Table, marker: &str) -> Dict {
-        table.into_iter().map(|(key, node)| (key, self.number(node, marker))).collect()
+    /// Returns a table with numbers in place of its values. Lists with names are those of the table's schema.
+    fn numbers(&mut self, table: Table, marker: &str, schema: Option<&SectionSchema>, path: &str) -> Dict {
+        let value = |(key, node): (String, Node)| {
+            let section = schema.and_then(|schema| schema.sections.iter().find(|section| section.name == key));
+            let path = format!("{path}.{key}");
+            let value = match section {
+                Some(section) if section.shape.has_names() => self.named_list(node, section, &path),
+                section => self.number(node, marker, section, &path),
+            };
+            (key, value)
+        };
+        table.into_iter().map(value).collect()
     }
 
-    fn number(&mut self, mut node: Node, marker: &str) -> Value {
+    fn number(&mut self, mut node: Node, marker: &str, schema: Option<&SectionSchema>, path: &str) -> Value {
         let inner = match &mut node.content {
             NodeContent::Table(table) => Some(std::mem::take(table)),
             NodeContent::Scalar(..) | NodeContent::List(_) => None,
@@ -90,7 +98,7 @@ impl Values {
         self.nodes.push(node);
         match inner {
             Some(inner) => {
-                let mut numbers = self.numbers(inner, marker);
+                let mut numbers = self.numbers(inner, marker, schema, path);
                 numbers.insert(marker.to_owned(), number);
                 Value::Dict(Tag::Default, numbers)
             }
@@ -125,8 +133,8 @@ impl Values {
     }
 }
 
-/// Returns the key of the service at this place in the list: keys sort as the places do.
-fn service_key(place: usize) -> String {
+/// Returns the key of the table at this place in a list: keys sort as the places do.
+fn place_key(place: usize) -> String {
     format!("{place:08}")
 }
 
@@ -161,7 +169,7 @@ fn nested(path: &[Segment], value: Node) -> Table {
     let Some((segment, below)) = path.split_first() else { return Table::new() };
     let key = match segment {
         Segment::Name(name) => name.clone(),
-        Segment::Index(place) => service_key(*place),
+        Segment::Index(place) => place_key(*place),
     };
     let origin = value.origin.clone();
     let node =

@@ -58,7 +58,7 @@ impl VariableNames {
                         self.add(inner, node.as_table(), &prefix, &path.child(name));
                     }
                 }
-                (Shape::Services | Shape::Map | Shape::List | Shape::OptionalList | Shape::Variant, _) => {}
+                (_, _) => {}
             }
         }
     }

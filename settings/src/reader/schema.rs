@@ -40,14 +40,28 @@ pub enum Shape {
     List,
     /// `[[name]]`, any number of them, or none.
     OptionalList,
-    /// `[[name]]`, each a service with a key `name`, which errors beneath it tell.
+    /// `[[name]]`, each a service with a key `name`, which errors beneath it tell. A later file changes it by its name.
     Services,
+    /// `[[name]]`, any number of them, or none, each with a key `name`. A later file changes one by its name.
+    OptionalNamed,
     /// `[name.KEY]`, with a KEY of the user's choice.
     Map,
     /// The keys that a table has besides, if one of its keys has the value `name`: see [`Section::variant`].
     ///
     /// [`Section::variant`]: super::Section::variant
     Variant,
+}
+
+impl Shape {
+    /// Returns whether this is a list of tables with names.
+    pub fn has_names(self) -> bool {
+        matches!(self, Shape::Services | Shape::OptionalNamed)
+    }
+
+    /// Returns whether this is a list that need not be written.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Shape::OptionalList | Shape::OptionalNamed)
+    }
 }
 
 /// One key that a file may hold.

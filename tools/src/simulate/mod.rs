@@ -59,7 +59,7 @@ const MAX_SPAN_MS: u64 = 10 * 366 * 24 * 3_600_000;
 pub struct SimulateArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Simulate the [[service.rule]] of this file in place of those that are configured
+    /// Lay the [[service.rule]] of this file over those that are configured
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// Simulate without rules: the tables of clients and groups alone
