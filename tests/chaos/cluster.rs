@@ -189,6 +189,11 @@ impl Cluster {
         !node.frozen && node.process.as_mut().is_some_and(|process| process.try_wait().is_none())
     }
 
+    /// Tells whether a node ended that nothing had stopped.
+    fn has_ended(&self, node: usize) -> bool {
+        self.node(node).process.as_mut().is_some_and(|process| process.try_wait().is_some())
+    }
+
     /// Starts stopped nodes and thaws frozen ones.
     pub fn heal(&self) {
         for node in 0..NODES {
@@ -217,12 +222,17 @@ impl Cluster {
         (0..NODES).all(|node| self.is_up(node) && wire::answers(self.ports[node].plain))
     }
 
-    /// Waits until the cluster is whole; returns the time that took.
+    /// Waits until the cluster is whole; returns the time that took. Meanwhile nodes that ended by themselves start
+    /// again, as a supervisor would start them: Kafka ends if the controllers change while a broker registers.
     pub fn wait_whole(&self, timeout: Duration) -> Result<Duration, Box<dyn Error>> {
         let began = Instant::now();
         while began.elapsed() < timeout {
             if self.is_whole() {
                 return Ok(began.elapsed());
+            }
+            for node in (0..NODES).filter(|node| self.has_ended(*node)) {
+                eprintln!("node {} ended by itself, and starts again", node + 1);
+                self.start_node(node);
             }
             std::thread::sleep(Duration::from_millis(300));
         }

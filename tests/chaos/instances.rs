@@ -30,6 +30,8 @@ pub struct Slot {
     frozen: bool,
     /// The time at which the process went on after it was frozen.
     thawed: Option<Instant>,
+    /// The time at which a fault took its transactional id.
+    pub fenced: Option<Instant>,
     /// A fault handles this slot; the watch ignores it.
     pub claimed: bool,
     /// The latest metrics.
@@ -113,8 +115,8 @@ impl Fleet {
         let slot = |number: usize| {
             let id = format!("wm-{number}");
             let (process, log, seen) = (None, PathBuf::new(), Metrics::default());
-            let (frozen, thawed, claimed) = (false, None, false);
-            Mutex::new(Slot { id, process, log, starts: 0, ids: 0, frozen, thawed, claimed, seen })
+            let (frozen, thawed, fenced, claimed) = (false, None, None, false);
+            Mutex::new(Slot { id, process, log, starts: 0, ids: 0, frozen, thawed, fenced, claimed, seen })
         };
         let slots = (0..slots).map(slot).collect();
         Fleet { plan: plan.clone(), dir: dir.to_owned(), bootstrap: bootstrap.to_owned(), slots, environment }

@@ -1,6 +1,6 @@
 //! Faults of instances: kills, freezes, joins and leaves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::between;
 use crate::outcome::{Effect, Outcome};
@@ -151,6 +151,8 @@ pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Out
     let began = now_ms();
     world.fleet.start(slot);
     let stopped = former.wait_end(READY_TIMEOUT);
+    // The former process may have taken the transactional id back.
+    world.fleet.slot(slot).fenced = Some(Instant::now());
     let said = former.log_contains("two instances");
     drop(former);
     let ended = now_ms();

@@ -1,6 +1,7 @@
 //! Faults of other Kafka clients: they affect the topics and the transactional ids of the service.
 
-use std::{sync::Mutex, time::Duration};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, NewPartitions};
 use rdkafka::client::DefaultClientContext;
@@ -16,9 +17,17 @@ const MAX_PARTITIONS: i32 = 8;
 /// Time for the oracle to see the effect of a fault.
 const EFFECT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The time within which an instance ends when its transactional id is taken twice, and a little more.
+const FENCED_TWICE_WITHIN: Duration = Duration::from_secs(70);
+
 /// Lets a foreign producer take an instance's transactional id for a moment.
 pub fn hijack(world: &World, random: &mut Random, _: &'static str) -> Outcome {
-    let slot = random.below(world.permanent as u64) as usize;
+    let first = random.below(world.permanent as u64) as usize;
+    let may_lose_it = |slot: &usize| world.fleet.slot(*slot).fenced.is_none_or(|at| at.elapsed() > FENCED_TWICE_WITHIN);
+    let Some(slot) = (0..world.permanent).map(|n| (first + n) % world.permanent).find(may_lose_it) else {
+        return Outcome::no_target("each instance lost its id within the last minute");
+    };
+    world.fleet.slot(slot).fenced = Some(Instant::now());
     let transactional_id = world.plan.transactional_id(&world.fleet.slot(slot).id);
     let _claim = Claim::of(world, slot);
     let before = world.fleet.metrics(slot).recreations();
