@@ -5,6 +5,7 @@
 mod pages;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -351,6 +352,24 @@ pub struct Observed {
     pub unread: Option<dead_letters::Unread>,
 }
 
+/// The newest dead letters of a service, which are read only for those that ask.
+#[derive(Debug, Clone, Default)]
+pub struct NewestLetters {
+    /// The time at which they were read, in milliseconds since 1970.
+    pub read_ms: u64,
+    /// The last ones of each reason, each with its topic and its reason: the newest first.
+    pub letters: Vec<NewestLetter>,
+}
+
+/// One of the newest dead letters.
+#[derive(Debug, Clone)]
+pub struct NewestLetter {
+    pub topic: Arc<str>,
+    /// `None` for one without a reason that this program gives.
+    pub reason: Option<&'static str>,
+    pub head: dead_letters::LetterHead,
+}
+
 /// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for
 /// the capacity its newest state.
 #[derive(Debug, Clone, Default)]
@@ -361,6 +380,9 @@ struct Published {
     snapshot: RwLock<Arc<ServiceSnapshot>>,
     observed: RwLock<Arc<Observed>>,
     pace: RwLock<Option<Arc<PaceView>>>,
+    letters: RwLock<Option<Arc<NewestLetters>>>,
+    /// A request wants to see the newest dead letters.
+    letters_wanted: AtomicBool,
 }
 
 impl SnapshotCell {
@@ -389,6 +411,22 @@ impl SnapshotCell {
     /// Replaces the brokers' answers.
     pub fn set_observed(&self, observed: Observed) {
         *self.0.observed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(observed);
+    }
+
+    /// Replaces the newest dead letters; `None` while they can't be read.
+    pub fn set_letters(&self, letters: Option<NewestLetters>) {
+        *self.0.letters.write().unwrap_or_else(PoisonError::into_inner) = letters.map(Arc::new);
+    }
+
+    /// Returns the newest dead letters as they were read last, and has them read again soon.
+    pub fn ask_for_letters(&self) -> Option<Arc<NewestLetters>> {
+        self.0.letters_wanted.store(true, Ordering::Relaxed);
+        self.0.letters.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether the newest dead letters were asked for since the last call.
+    pub fn take_wish_for_letters(&self) -> bool {
+        self.0.letters_wanted.swap(false, Ordering::Relaxed)
     }
 
     /// Replaces the state of the search for the capacity.

@@ -375,6 +375,41 @@ pub struct DeadLettersView {
     pub oldest_ms: Option<i64>,
 }
 
+/// The newest dead letters of a service.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct NewestLettersView {
+    pub service: String,
+    /// The time at which they were read, in milliseconds since 1970; null while they are unknown. Each request has them
+    /// read again within some seconds.
+    pub read_ms: Option<u64>,
+    /// The last five of each reason among the last offsets of the topics; the newest first.
+    pub letters: Vec<LetterView>,
+}
+
+/// A dead letter without its key and value.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LetterView {
+    pub topic: String,
+    pub partition: i32,
+    pub offset: i64,
+    /// The time of the record in milliseconds since 1970; null without one.
+    pub at_ms: Option<i64>,
+    /// The reason; null without one that Watermaster gives.
+    pub reason: Option<Word>,
+    /// open, redriven, parked or closed.
+    pub state: Word,
+    /// At most 64 headers, in order.
+    pub headers: Vec<HeaderView>,
+}
+
+/// A header of a dead letter.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct HeaderView {
+    pub name: String,
+    /// The first 500 bytes of its value, where they are text; null without a value.
+    pub value: Option<String>,
+}
+
 /// One client of a service, with its figures at this instance.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClientDetail {

@@ -37,8 +37,8 @@ use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{
-    ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NowView, ReloadView, RuleChangesView,
-    RuleView, RulesView, ServiceView, ServicesView,
+    ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NewestLettersView, NowView, ReloadView,
+    RuleChangesView, RuleView, RulesView, ServiceView, ServicesView,
 };
 use watermaster_settings::{AdminToken, Role};
 
@@ -237,6 +237,15 @@ fn routes() -> Vec<Route> {
                 "Shows some clients of a service, those that want most first.",
                 schema::<ClientsView>,
                 get(clients::top),
+            )
+        },
+        Route {
+            refusals: NO_SERVICE,
+            ..read(
+                "/services/{name}/dead-letters",
+                "Shows the newest dead letters of a service, without their keys and values.",
+                schema::<NewestLettersView>,
+                get(letters),
             )
         },
         Route {
@@ -539,6 +548,10 @@ async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) ->
 
 async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
     show(&served, &name, view::group).await
+}
+
+async fn letters(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+    show(&served, &name, view::letters).await
 }
 
 /// Answers with a view of the service with this name.

@@ -13,8 +13,9 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 
 use super::*;
 use crate::heartbeat::Heartbeat;
-use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, NewestLetter, NewestLetters, ServiceSnapshot, SnapshotCell};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
+use watermaster_kafka::dead_letters::{DoneState, LetterHead};
 use watermaster_settings::config::Config;
 use watermaster_settings::token::Token;
 
@@ -457,6 +458,29 @@ fn on_loopback_a_request_must_name_this_machine() {
     assert_eq!(server.status("http://evil.example/livez", "1.1", "Host: localhost\r\n"), 421);
     assert_eq!(server.status("/livez", "1.0", ""), 200);
     assert_eq!(server.status("/livez", "1.1", "Host: localhost\r\nHost: evil.example\r\n"), 421);
+}
+
+/// Only a request has the dead letters read, by the thread that follows the topics.
+#[test]
+fn the_newest_dead_letters_are_read_for_those_that_ask() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let cell = server.state.services()[0].cell.clone();
+    let path = "/v1/services/kyc/dead-letters";
+    assert!(!cell.take_wish_for_letters());
+    assert_eq!(server.json(path), (200, json!({ "service": "kyc", "read_ms": null, "letters": [] })));
+    assert!(cell.take_wish_for_letters() && !cell.take_wish_for_letters());
+    let header = |value: &[u8]| (b"name".to_vec(), Some(value.to_vec()));
+    let headers = vec![header("Zürich".as_bytes()), header(&"ü".as_bytes()[..1]), header(b"\xff!"), (vec![0xff], None)];
+    let head = LetterHead { partition: 2, offset: 7, timestamp_ms: -1, headers, state: Some(DoneState::Parked) };
+    let letter = NewestLetter { topic: "dead".into(), reason: Some("held"), head };
+    cell.set_letters(Some(NewestLetters { read_ms: 5, letters: vec![letter] }));
+    let header = |value: &str| json!({ "name": "name", "value": value });
+    let headers = json!([header("Zürich"), header(""), header("2 bytes that are no text"), { "name": "\u{fffd}", "value": null }]);
+    let letter = json!({
+        "topic": "dead", "partition": 2, "offset": 7, "at_ms": null, "reason": "held", "state": "parked", "headers": headers,
+    });
+    assert_eq!(server.json(path), (200, json!({ "service": "kyc", "read_ms": 5, "letters": [letter] })));
+    assert_eq!(server.get("/v1/services/nope/dead-letters").0, 404);
 }
 
 #[test]

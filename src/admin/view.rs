@@ -1,13 +1,15 @@
 //! The answers of `/v1`, made from snapshots.
 
 use watermaster_api::{
-    ClientDetail, ClientView, DecisionsView, DelaysView, GroupView, PaceFigures, ServiceView, ServicesView,
+    ClientDetail, ClientView, DecisionsView, DelaysView, GroupView, HeaderView, LetterView, NewestLettersView,
+    PaceFigures, ServiceView, ServicesView,
 };
 use watermaster_core::delays::ClientDelays;
 use watermaster_core::pace::PaceView;
+use watermaster_kafka::record::NO_TIMESTAMP;
 
 use crate::services::ServiceHandle;
-use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, NewestLetter, ServiceSnapshot};
 
 pub(super) fn services(handles: &[ServiceHandle]) -> ServicesView {
     let mut services: Vec<_> = handles.iter().map(service).collect();
@@ -46,6 +48,42 @@ pub(super) fn group(handle: &ServiceHandle) -> GroupView {
     let figures = handle.cell.get().group.figures.clone();
     let scope = if figures.state.is_some() { "group" } else { "instance" };
     GroupView { name: handle.name.clone(), scope: scope.into(), figures }
+}
+
+/// The newest dead letters as they were read last. They are read again soon.
+pub(super) fn letters(handle: &ServiceHandle) -> NewestLettersView {
+    let newest = handle.cell.ask_for_letters();
+    NewestLettersView {
+        service: handle.name.clone(),
+        read_ms: newest.as_ref().map(|newest| newest.read_ms),
+        letters: newest.iter().flat_map(|newest| &newest.letters).map(letter).collect(),
+    }
+}
+
+fn letter(letter: &NewestLetter) -> LetterView {
+    let head = &letter.head;
+    let header = |(name, value): &(Vec<u8>, Option<Vec<u8>>)| HeaderView {
+        name: String::from_utf8_lossy(name).into_owned(),
+        value: value.as_deref().map(header_text),
+    };
+    LetterView {
+        topic: letter.topic.to_string(),
+        partition: head.partition,
+        offset: head.offset,
+        at_ms: (head.timestamp_ms != NO_TIMESTAMP).then_some(head.timestamp_ms),
+        reason: letter.reason.map(Into::into),
+        state: head.state.map_or("open", |state| state.into_str()).into(),
+        headers: head.headers.iter().map(header).collect(),
+    }
+}
+
+/// Returns the text of a header; of one that is no text, its length. The value may have been cut within a character.
+fn header_text(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) => text.to_owned(),
+        Err(why) if why.error_len().is_none() => String::from_utf8_lossy(&value[..why.valid_up_to()]).into_owned(),
+        Err(_) => format!("{} bytes that are no text", value.len()),
+    }
 }
 
 fn client(client: &ClientSnapshot) -> ClientView {

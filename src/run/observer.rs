@@ -19,6 +19,8 @@ use dead_letters::DeadLetterWatch;
 
 /// The interval between two rounds of questions, which is also that of the log lines about errors.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
+/// The least time between two readings of the newest dead letters of a service.
+const LETTERS_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -27,6 +29,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 struct Subject {
     partitions: BTreeMap<String, usize>,
     dead_letters: DeadLetterWatch,
+    /// The time of the last reading of the newest dead letters.
+    letters_read: Option<Instant>,
 }
 
 /// The client that asks about all services, one after the other. It is made with the first question, and made anew
@@ -66,6 +70,15 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
                 handle.cell.set_observed(subject.observe(&mut client, service, &stop));
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
+                for (service, handle) in &running {
+                    let Some(subject) = subjects.get_mut(&service.name).filter(|subject| subject.may_read()) else {
+                        continue;
+                    };
+                    if handle.cell.take_wish_for_letters() {
+                        handle.cell.set_letters(subject.dead_letters.newest(service));
+                        subject.letters_read = Some(Instant::now());
+                    }
+                }
                 thread::sleep(CHECK_INTERVAL);
             }
         }
@@ -76,6 +89,10 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
 }
 
 impl Subject {
+    fn may_read(&self) -> bool {
+        self.letters_read.is_none_or(|at| at.elapsed() >= LETTERS_INTERVAL)
+    }
+
     /// Asks about the topics of the service. A number of partitions stays if its answer is missing; a lag does not.
     fn observe(&mut self, client: &mut Client<'_>, service: &Service, stop: &AtomicBool) -> Observed {
         self.partitions.retain(|topic, _| service.sources.iter().any(|source| source.topic == *topic));

@@ -486,7 +486,7 @@ describe('with a fixture', () => {
   const views = [
     ['#/', 'Services', '.service .bar'],
     ['#/s/kyc', 'kyc', '.clients tbody bdi'],
-    ['#/s/kyc/dead-letters', 'Dead letters · kyc', '.facts'],
+    ['#/s/kyc/dead-letters', 'Dead letters · kyc', '.letters dd'],
     ['#/s/kyc/pace', 'Pace · kyc', '.plot path'],
     [`#/s/kyc/clients/${encodeURIComponent(HOSTILE[0])}`, `${HOSTILE[0]} · kyc`, '.plain tbody th'],
     ['#/changes', 'Changes', 'tbody td'],
@@ -500,6 +500,7 @@ describe('with a fixture', () => {
       if (button) await press(page, button);
       return page.$(figures);
     });
+    await page.$$eval('details', (all) => all.forEach((one) => (one.open = true)));
     await live(page);
   }
   let [large, small, hostile] = [];
@@ -599,6 +600,20 @@ describe('with a fixture', () => {
       await tile(page, 'Delayed'),
       '24 recordsIt shrinks by 1 record a second, so it is gone in about 24 s.',
     );
+    await close(page);
+  });
+
+  test('a dead letter opens to its headers, which are text', { timeout: 60_000 }, async () => {
+    const page = await open(`${hostile.url}#/s/kyc/dead-letters`);
+    await until('the dead letters', async () => (await page.$$('.letters li')).length === 2);
+    await page.click('.letters summary');
+    const headers = await page.$$eval('.letters li:first-child dd bdi', (all) => all.map((one) => one.textContent));
+    assert.deepEqual(headers, [...HOSTILE.slice(0, 20), 'null']);
+    // They are asked for again every two seconds; the open one stays open, with the same element.
+    await page.$eval('.letters details', (one) => (one.dataset.mine = 'yes'));
+    const read = await textOf(page, '.letters + p');
+    await until('another reading', async () => (await textOf(page, '.letters + p')) !== read);
+    assert.equal(await page.$$eval('.letters details[open][data-mine=yes]', (all) => all.length), 1);
     await close(page);
   });
 

@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 use rdkafka::Message as _;
 use watermaster_settings::{Kafka, Service};
 
-use super::{Job, Ledger, Ranges, Reader};
+use super::reader::{Header, headers_of};
+use super::{DoneState, Job, Ledger, Ranges, Reader};
 use crate::{ask::AskError, ask::Asker, assign::remaining, record::NO_TIMESTAMP};
 
 /// The job of a redrive of all dead letters.
 pub const DEFAULT_JOB: &str = "default";
+
+/// The least offsets of a partition that are read for its newest dead letters: marks of transactions are among them.
+const MIN_NEWEST_OFFSETS: i64 = 20;
 
 /// The open dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +25,19 @@ pub struct Unread {
     pub offsets: u64,
     /// The earliest time of a partition's first record, in milliseconds since 1970; `None` without a record.
     pub oldest_ms: Option<i64>,
+}
+
+/// A dead letter without its key and value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterHead {
+    pub partition: i32,
+    pub offset: i64,
+    /// Milliseconds since 1970, or [`NO_TIMESTAMP`].
+    pub timestamp_ms: i64,
+    /// The headers, in order.
+    pub headers: Vec<Header>,
+    /// `None` if the dead letter was open at the last look.
+    pub state: Option<DoneState>,
 }
 
 /// Looks for open dead letters.
@@ -83,6 +100,34 @@ impl Backlog {
         let offsets = ranges.iter().map(open).sum();
         let oldest_ms = self.fronts.values().filter_map(|front| front.timestamp_ms).min();
         Ok(Unread { offsets, oldest_ms })
+    }
+
+    /// Reads the dead letters at the last `offsets` offsets, which the partitions share, or those that come within
+    /// `timeout`. Each partition has its last 20 at least.
+    ///
+    /// # Errors
+    /// A broker does not answer within `timeout`, or refuses.
+    pub fn newest(&mut self, offsets: i64, timeout: Duration) -> Result<Vec<LetterHead>, AskError> {
+        let deadline = Instant::now() + timeout;
+        let mut ranges = self.reader.bounds(timeout)?;
+        let each = (offsets / ranges.len().max(1) as i64).max(MIN_NEWEST_OFFSETS);
+        ranges.values_mut().for_each(|range| range.start = range.start.max(range.end - each));
+        self.reader.start(&ranges)?;
+        let mut found = Vec::new();
+        while !self.reader.is_done() && Instant::now() < deadline {
+            let ledger = &self.ledger;
+            let head = self.reader.next_with(remaining(deadline), |letter| LetterHead {
+                partition: letter.partition(),
+                offset: letter.offset(),
+                timestamp_ms: letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
+                headers: headers_of(letter),
+                state: ledger.state(letter.partition(), letter.offset()),
+            })?;
+            found.extend(head);
+        }
+        // Nothing is fetched afterwards.
+        self.reader.start(&Ranges::new())?;
+        Ok(found)
     }
 
     /// Finds the first open record of each partition, and has its range begin there.

@@ -296,7 +296,8 @@ fn later_files_add_rules_and_change_them_by_name() {
     let config = load(&paths).unwrap();
     let rules = |service: usize| {
         let rules = config.settings.services[service].policy.rules.iter();
-        let rules = rules.map(|rule| (rule.name.to_string(), rule.priority, rule.effects.weight.map(Weight::thousandths)));
+        let rules =
+            rules.map(|rule| (rule.name.to_string(), rule.priority, rule.effects.weight.map(Weight::thousandths)));
         rules.collect::<Vec<_>>()
     };
     let name = str::to_owned;

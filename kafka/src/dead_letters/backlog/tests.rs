@@ -2,6 +2,7 @@ use std::path::Path;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::{Settings, config::Config};
@@ -104,6 +105,34 @@ fn open_dead_letters_are_those_that_no_job_has_passed_and_the_ledger_does_not_ho
     assert_eq!(look(), (1, Some(10)));
     letters.record(&[(0, 2)]);
     assert_eq!(look(), (0, None));
+}
+
+#[test]
+fn the_newest_dead_letters_have_headers_and_a_state_and_no_value() {
+    let letters = Letters::new();
+    let mut backlog = letters.backlog();
+    backlog.look(TIMEOUT).unwrap();
+    assert_eq!(backlog.newest(100, TIMEOUT).unwrap(), []);
+    letters.write(0, &(0..30).collect::<Vec<_>>());
+    let record = BaseRecord::<(), str>::to(TOPIC).partition(1).payload("x").timestamp(7);
+    let named = OwnedHeaders::new().insert(Header { key: "throttle-reason", value: Some("expired") });
+    let record = record.headers(named.insert(Header::<&str> { key: "empty", value: None }));
+    letters.producer.send(record).map_err(|(error, _)| error).unwrap();
+    letters.producer.flush(TIMEOUT).unwrap();
+    letters.record(&[(1, 0)]);
+    backlog.look(TIMEOUT).unwrap();
+    let mut newest = backlog.newest(50, TIMEOUT).unwrap();
+    newest.sort_by_key(|head| (head.partition, head.offset));
+    let (one, of_first) = newest.split_last().unwrap();
+    // Each partition has its last 25.
+    assert_eq!(of_first.iter().map(|head| (head.partition, head.timestamp_ms)).collect::<Vec<_>>(), {
+        (5..30).map(|time| (0, time)).collect::<Vec<_>>()
+    });
+    assert!(of_first.iter().all(|head| head.state.is_none() && head.headers.is_empty()));
+    let headers = vec![(b"throttle-reason".to_vec(), Some(b"expired".to_vec())), (b"empty".to_vec(), None)];
+    assert_eq!(*one, LetterHead { partition: 1, offset: 0, timestamp_ms: 7, headers, state: Some(DoneState::Closed) });
+    // The looks go on as before.
+    assert_eq!(backlog.look(TIMEOUT).unwrap().offsets, 30);
 }
 
 /// A job of a version without a ledger tells only by its committed offsets how far it is, also while it runs.

@@ -1,11 +1,11 @@
 // The dead letters of a service: how many, why, and of which clients.
 
-import { card, facts, h, id, keyed } from './dom.js';
+import { card, facts, h, id, keyed, setText } from './dom.js';
 import { get } from './api.js';
 import { bar } from './chart.js';
 import { hrefOf, state } from './overview.js';
 import { tabs } from './service.js';
-import { count, moment, plural, records } from './format.js';
+import { count, moment, plural, records, time } from './format.js';
 
 /** Each reason in plain words. */
 const REASONS = {
@@ -32,21 +32,32 @@ export function reasons(counts) {
     h('span', { class: 'why' }, REASONS[reason] ?? ''))));
 }
 
+/** Makes the entry of one dead letter: its headers open below it. */
+const letter = ({ at_ms: at, reason, state: now, topic, partition, offset, headers }) => h('li', {}, h('details', {},
+  h('summary', {}, h('span', { class: 'code' }, reason ?? 'no reason'), ' ', at === null ? 'without a time' : moment(at),
+    now !== 'open' && `, ${now}`),
+  facts([['At', `${topic}, partition ${partition}, offset ${offset}`],
+    ...headers.map(({ name, value }) => [h('bdi', {}, name), h('bdi', {}, value ?? 'null')])])));
+
 /** Shows the dead letters of a service. */
 export function lettersView(service) {
   const [head, open, why] = [h('div', {}), h('div', {}), h('div', {})];
   const clients = h('ol', { class: 'ranking' });
   const none = h('p', {}, 'None since the start.');
+  const newest = h('ul', { class: 'letters' });
+  const read = h('p', { class: 'hint' }, 'They are being read.');
   const command = `watermaster dlq ls --service ${service.name} --config FILE`;
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'dead-letters'),
     h('div', { class: 'pair' },
-      card('Open', open, h('p', { class: 'hint' }, 'Their headers, without their values: ', h('code', {}, command))),
+      card('Open', open, h('p', { class: 'hint' }, 'All of them, counted: ', h('code', {}, command))),
       card('Rejected since the start, by reason', why)),
-    card('Clients with most rejections', none, clients));
+    card('Clients with most rejections', none, clients),
+    card('The newest of each reason, with their headers', newest, read));
   let nextAsk = 0;
   async function ask() {
     if (performance.now() < nextAsk) return;
     nextAsk = performance.now() + 2000;
+    askForNewest();
     const decided = (client) => (service.now.enforce ? client : client.shadow);
     const sum = (client) => Object.values(decided(client).rejected).reduce((all, n) => all + n, 0);
     const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
@@ -55,6 +66,12 @@ export function lettersView(service) {
     keyed(clients, rejected, (client) => client.name,
       ({ name }) => h('li', {}, h('a', { href: hrefOf('s', service.name, 'clients', name) }, id(name)), ' ', h('b')),
       (item, client) => { item.lastChild.textContent = records(sum(client)); });
+  }
+  async function askForNewest() {
+    const { read_ms: at, letters } = await get(`${service.path}/dead-letters`).catch(() => ({ letters: [] }));
+    keyed(newest, letters, (one) => `${one.topic} ${one.partition} ${one.offset} ${one.state}`, letter);
+    const none = letters.length ? '' : ' There are none.';
+    setText(read, at ? `Read at ${time(at)}.${none}` : 'Not read yet, or the instance may not read the topic.');
   }
   function show({ now }) {
     head.replaceChildren(state(now));
