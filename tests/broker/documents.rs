@@ -6,9 +6,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::rig::{DRAIN_TIMEOUT, an_hour_ago};
-use crate::support::documents::{DocumentedCommand, commands};
+use crate::support::documents::{DocumentedCommand, commands, shell_lines};
 use crate::support::generator::Random;
-use crate::support::own_broker::{OwnBroker, free_ports};
+use crate::support::own_broker::{OwnBroker, free_ports, jars};
 use crate::support::process::{Process, Signal};
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::repository::{read, root};
@@ -26,6 +26,10 @@ const PRODUCTS: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-c
 const RULES: &str =
     "[[service]]\nname = \"kyc\"\n[[service.rule]]\nname = \"summer\"\ngroups = [\"credit-card\"]\nweight = 2\n";
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// The scripts of Kafka's distribution that the documents name, made of its jars.
+const KAFKAS_SCRIPTS: &str = "java() { command java -cp \"$JARS\" \"$@\"; }; \
+    kafka-topics.sh() { java org.apache.kafka.tools.TopicCommand \"$@\"; }; \
+    kafka-consumer-groups.sh() { java org.apache.kafka.tools.consumer.group.ConsumerGroupCommand \"$@\"; };";
 /// The largest record that the target takes, so that `dlq show` finds one that is undeliverable.
 const TARGET_BYTES: &str = "10000";
 
@@ -70,7 +74,8 @@ impl Desk {
             ..Outgoing::numbered(&sources[product(n)], n, PRODUCTS[product(n)])
         };
         let mut random = Random(1);
-        let large = Outgoing { value: Some((0..20_000).map(|_| random.below(256) as u8).collect()), ..record(0) };
+        // The documents look for dead letters of credit-card.
+        let large = Outgoing { value: Some((0..20_000).map(|_| random.below(256) as u8).collect()), ..record(3) };
         let of_another = Outgoing::numbered("credit-card.kyc", 0, "another");
         Producer::to(&broker).send_all((0..200).map(record).chain([large, of_another]));
         Desk { dir, ports, broker }
@@ -84,6 +89,7 @@ impl Desk {
         command.args(["-c", line]).current_dir(self.dir.path()).env_clear().env("PATH", path);
         // On a terminal, `top` would go on.
         command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.env("JARS", jars());
         command.env("WATERMASTER", format!("http://127.0.0.1:{asked}"));
         command.env("WATERMASTER_KAFKA__BOOTSTRAP_SERVERS", &self.broker.bootstrap);
         command.env("WATERMASTER_KAFKA__INSTANCE_ID", format!("instance-{instance}"));
@@ -95,6 +101,25 @@ impl Desk {
     /// Runs a command of the program to its end, and returns whether it succeeded.
     fn succeeds(&self, text: &str) -> bool {
         self.start(&format!("watermaster {text}"), 0).wait(COMMAND_TIMEOUT).success()
+    }
+
+    /// Runs the lines of kcat in the page for product teams, and the functions around Kafka's commands in the runbooks.
+    fn run_kafkas_commands(&self) {
+        let succeeds = |line: &str| {
+            eprintln!("{line}");
+            // A pipe fails with any of its commands.
+            let line = format!("set -euo pipefail; BROKER={}; {line}", self.broker.bootstrap);
+            assert!(self.start(&line, 0).wait(COMMAND_TIMEOUT).success(), "{line}");
+        };
+        let lines = shell_lines("docs/for-producers.md", "kcat ");
+        assert!(lines.len() >= 5, "{lines:?}");
+        lines.iter().for_each(|line| succeeds(line));
+        let functions = shell_lines("docs/runbooks.md", ".sh ");
+        for (function, argument) in [("topic", "kyc.requests"), ("members", "watermaster.kyc")] {
+            let start = format!("{function}() {{");
+            let line = functions.iter().find(|line| line.starts_with(&start)).expect("a function of the runbooks");
+            succeeds(&format!("{KAFKAS_SCRIPTS} {line}; {function} {argument}"));
+        }
     }
 
     /// Starts an instance, and waits until it is ready.
@@ -148,6 +173,7 @@ fn the_command_lines_of_the_documents_run() {
         all.filter(|command| !ELSEWHERE.iter().any(|(start, ..)| command.text.starts_with(start))).collect();
     here.iter().for_each(|command| desk.run(command));
     assert!(here.len() >= 10, "only {} commands were found", here.len());
+    desk.run_kafkas_commands();
     instance.signal(Signal::Term);
     assert!(instance.wait(COMMAND_TIMEOUT).success());
 }
