@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::rig::{DRAIN_TIMEOUT, an_hour_ago};
-use crate::support::documents::{DocumentedCommand, commands, shell_lines};
+use crate::support::documents::{DocumentedCommand, commands};
 use crate::support::generator::Random;
 use crate::support::own_broker::{OwnBroker, free_ports, jars};
 use crate::support::process::{Process, Signal};
@@ -153,6 +153,13 @@ impl Desk {
             asked.map_or_else(|| text.clone(), |asks| text.replacen(&asks, &format!("{asks} --url $WATERMASTER"), 1));
         assert!(self.succeeds(&text), "{file}: watermaster {text}");
     }
+}
+
+/// Returns the lines of shell in a document that have this word, each with the lines in which its pipe goes on.
+fn shell_lines(file: &str, word: &str) -> Vec<String> {
+    let text = read(&root(file)).replace("|\n", "| ");
+    let fenced = text.split("```").skip(1).step_by(2).flat_map(str::lines);
+    fenced.map(str::trim).filter(|line| line.contains(word)).map(str::to_owned).collect()
 }
 
 #[test]

@@ -19,13 +19,6 @@ pub fn commands() -> Vec<DocumentedCommand> {
     documents.flat_map(|path| commands_of(&path)).collect()
 }
 
-/// Returns the lines of shell in a document that have this word, each with the lines in which its pipe goes on.
-pub fn shell_lines(file: &str, word: &str) -> Vec<String> {
-    let text = read(&root(file)).replace("|\n", "| ");
-    let fenced = text.split("```").skip(1).step_by(2).flat_map(str::lines);
-    fenced.map(str::trim).filter(|line| line.contains(word)).map(str::to_owned).collect()
-}
-
 fn commands_of(path: &Path) -> Vec<DocumentedCommand> {
     let file = path.strip_prefix(root("")).expect("a file of the repository").display().to_string();
     let (mut is_fenced, mut found, mut prose) = (false, Vec::new(), String::new());
