@@ -225,8 +225,7 @@ test(
         rows['Default share'] === '50 records'
       );
     });
-    const origin = /client\.home-loan\.weight.*demo\.toml/s;
-    await until('the places of its settings', async () => origin.test(await textOf(page, 'main')));
+    await until('the rules behind its values', async () => /weight.*max_delay.*hold/s.test(await textOf(page, 'main')));
     await page.goBack();
     await until('the service again', () => page.$('.flow'));
     if (process.env.WATERMASTER_TEST_PICTURE) {

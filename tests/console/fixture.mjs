@@ -114,16 +114,6 @@ export async function serve(names, policy) {
       ],
     },
   };
-  const config = {
-    service: [
-      {
-        name: { value: 'kyc', origin: 'a.toml:1' },
-        client: Object.fromEntries(
-          names.slice(0, 20).map((name) => [name, { weight: { value: 1, origin: 'a.toml:2' } }]),
-        ),
-      },
-    ],
-  };
   const change = {
     at: '2026-11-26T10:00:00Z',
     by: 'token ops',
@@ -144,7 +134,6 @@ export async function serve(names, policy) {
       answer.writeHead(200, { 'content-type': TYPES[file.split('.').at(-1)], 'content-security-policy': policy });
       answer.end(fs.readFileSync(new URL(file, PAGE)));
     } else if (pathname === '/v1/now') json({ services: [{ samples: [sample(Date.now())], now }] });
-    else if (pathname === '/v1/config') json({ hash: '', config });
     else if (pathname === '/v1/changes') json({ changes: [change] });
     else if (pathname.endsWith('/rules/changes')) {
       json({ changes: [{ at: change.at, by: names[0], name: names[0], etag: '1', rule: null }] });

@@ -1,4 +1,4 @@
-// One client: its figures now, how each comes about, and the keys of the configuration behind them.
+// One client: its figures now, how each comes about, and the rules behind them.
 
 import { card, facts, h, id, table } from './dom.js';
 import { get, poll } from './api.js';
@@ -7,40 +7,6 @@ import { hrefOf } from './overview.js';
 import { bytes, count, decimal, perCycle, percent, records, seconds } from './format.js';
 import { reasons } from './letters.js';
 import { clientActions } from './rules.js';
-
-const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
-
-/** Returns the keys that concern a client, each with its value and the place where it is written. */
-function settings(config, service, name) {
-  const keys = config.service.find((one) => one.name.value === service);
-  if (!keys) return [];
-  const client = own(keys.client, name);
-  const limit = own(client, 'limit');
-  const key = (text, setting, says) => setting && { text, setting, says };
-  const shape = own(keys, 'shape');
-  return [
-    client ? key(`client.${name}.weight`, client.weight, 'Its share is in proportion to its weight.')
-      : key('unlisted_weight', keys.unlisted_weight, 'All clients without a table together weigh at most so much.'),
-    ...['rate', 'per', 'burst'].map((part) =>
-      key(`client.${name}.limit.${part}`, own(limit, part), 'Its own limit, whatever is free.')),
-    key('capacity', keys.capacity, 'Records that the service takes in a cycle.'),
-    key('reservation', keys.reservation, 'The part of its share that it never lends.'),
-    key('lending', keys.lending, 'How lent records are shared among borrowers.'),
-    key('shape.queue_capacity', own(shape, 'queue_capacity'), 'The most records of it that wait in memory.'),
-    key('shape.max_delay', own(shape, 'max_delay'), 'A record that waits longer is rejected as expired.'),
-  ].filter(Boolean);
-}
-
-const shown = (value) => (value ?? null) === null ? 'not set' : Array.isArray(value) ? value.join(', ') : String(value);
-
-/** Makes the table of settings with their origins. */
-function settingsTable(rows) {
-  const written = ({ origin }) => (origin === 'default' ? 'nowhere: the default' : origin);
-  const row = ({ text, setting, says }) => h('tr', {},
-    h('th', { scope: 'row' }, h('bdi', { class: 'code' }, text)), h('td', {}, h('bdi', {}, shown(setting.value))),
-    h('td', {}, h('bdi', {}, written(setting))), h('td', {}, says));
-  return table(['Key', 'Value', 'Written in', 'Meaning'], h('tbody', {}, rows.map(row)));
-}
 
 /** Makes the table of fields with the rule that decides each. */
 function rulesTable({ fields, of_group: ofGroup, of_service: ofService }) {
@@ -99,7 +65,6 @@ export function clientView(service, name) {
   const body = h('div', {});
   const rejected = h('div', {});
   const [actions, rules] = [h('div', {}, clientActions(service, name)), h('div', {})];
-  const origin = h('div', {});
   const palette = new Palette();
   const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
   const delayed = new Chart({ title: 'Delayed records', unit: 'delayed records', height: 160 });
@@ -119,14 +84,12 @@ export function clientView(service, name) {
       isHeld = rule !== undefined;
       actions.replaceChildren(clientActions(service, name, rule?.origin === 'run_time' && rule.name));
     }, () => {});
-  get('/v1/config?origins=true')
-    .then(({ config }) => origin.replaceChildren(settingsTable(settings(config, service.name, name))), () => {});
   const element = h('div', {},
     h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)),
     h('h1', {}, id(name)), actions,
     h('div', { class: 'pair' }, card('Now', body),
       h('div', {}, admitted.element, delayed.element, card('Rejected, by reason', rejected))),
-    card('Which rule decides', rules), card('Where its values are written', origin));
+    card('Which rule decides', rules));
   function show({ samples, now }) {
     // Only those clients are in the samples that were admitted most.
     const own = (sample) => ({ ...sample, clients: sample.clients.filter(([client]) => client === name) });

@@ -174,12 +174,12 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
 
 /** Returns the start of a new rule with an effect, perhaps for one client. */
 function preset(effect, client, now) {
-  const inAnHour = new Date(Date.now() + 3_600_000).toISOString();
+  const until = new Date(Date.now() + 3_600_000).toISOString();
   const to = client === undefined ? { clients: [] } : { clients: [client.replaceAll('*', '\\*')] };
-  if (effect === 'capacity') return { service: true, capacity: now.capacity, until: inAnHour };
-  if (effect === 'enforce') return { service: true, enforce: !now.enforce, until: inAnHour };
-  return { ...to, ...({ hold: { hold: true, until: inAnHour }, weight: { weight: 2 },
-    limit: { limit: { rate: 10, per: '1s' } } })[effect] };
+  if (effect === 'capacity') return { service: true, capacity: now.capacity, until };
+  if (effect === 'enforce') return { service: true, enforce: !now.enforce, until };
+  const effects = { hold: { hold: true }, weight: { weight: 2 }, limit: { limit: { rate: 10, per: '1s' } } };
+  return { ...to, until, ...effects[effect] };
 }
 
 /** Shows the form to make a new rule (for one `effect`, for one `client`), to change one, or to end one. */
