@@ -79,4 +79,7 @@ pub struct ClientEffect {
     pub backlog: u64,
     pub granted_before: u64,
     pub granted_after: u64,
+    /// The records in a cycle that its own limits allow in the long run, 0 for a client that is held; null without.
+    pub limit_before: Option<f64>,
+    pub limit_after: Option<f64>,
 }

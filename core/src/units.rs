@@ -133,6 +133,11 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// The number of records that it allows in this time in the long run.
+    pub fn pace_in(&self, time: Duration) -> f64 {
+        f64::from(self.rate.get()) * time.as_secs_f64() / self.per.as_secs_f64()
+    }
+
     /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
     /// once, at least one.
     pub fn part(&self, ratio: Ratio) -> Limit {

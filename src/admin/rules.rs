@@ -412,8 +412,18 @@ pub(super) async fn accept_loss(
     }
 }
 
+/// Returns how many records of a client its own limits allow in a cycle in the long run; `None` without limits.
+fn limit_in_cycle(policy: &Policy, name: &str) -> Option<f64> {
+    let (limits, is_held) = match policy.effects_on(name) {
+        Some(effects) => (effects.limits, effects.hold),
+        None => (policy.clients.iter().find(|client| client.name == name)?.limits.clone(), false),
+    };
+    let paces = limits.iter().map(|limit| limit.pace_in(policy.cycle));
+    if is_held { Some(0.0) } else { paces.reduce(f64::min) }
+}
+
 /// Compares what holds for the known clients before and after a change. The grants are those of this instance's wants.
-fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
+pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
     let snapshot = handle.cell.get();
     let mut known: Vec<_> = snapshot.clients.iter().collect();
     // A client that is held wants nothing, but its delayed records do once it is released.
@@ -443,6 +453,7 @@ fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRu
         }
         changed += 1;
         if shown.len() < MAX_CLIENTS {
+            let [limit_before, limit_after] = [before, after].map(|policy| limit_in_cycle(policy, name));
             let [before, after] = [fields(before, name), fields(after, name)];
             shown.push(ClientEffect {
                 name: name.to_string(),
@@ -452,6 +463,8 @@ fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRu
                 backlog: known[place].levels.backlog,
                 granted_before,
                 granted_after,
+                limit_before,
+                limit_after,
             });
         }
     }

@@ -2,6 +2,7 @@ mod bytes;
 mod clients;
 mod console;
 mod openapi;
+mod rules;
 mod tls;
 
 use std::io::{Read, Write};

@@ -266,6 +266,9 @@ mod long {
         });
         one.wait("the loss", |one| one.topic.log().is_lost().then_some(()));
         assert_eq!(one.version("summer"), Some(version));
+        // By this age WatermasterRulesBehind tells the operators.
+        let age = one.topic.age();
+        one.wait("a greater age", |one| (one.topic.age() > age + Duration::from_secs(3)).then_some(()));
         one.topic.accept_loss();
         one.wait("the new log", |one| one.topic.log().is_live().then_some(()));
         assert_eq!(one.version("summer"), None);

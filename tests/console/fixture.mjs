@@ -143,7 +143,8 @@ export async function serve(names, policy) {
       json({ service: 'kyc', age_seconds: 0, rules: [view], next: null });
     } else if (searchParams.has('dry_run')) {
       const effects = clients.slice(0, 3).map(({ name, wants, backlog }) => ({
-        ...{ name, wants, backlog, before: [], after: [], granted_before: 9, granted_after: 0 },
+        ...{ name, wants, backlog, before: [], after: [], granted_before: 9, granted_after: 9 },
+        ...{ limit_before: null, limit_after: 4.4 },
       }));
       json({ dry_run: true, changed: 7, clients: effects, warnings: [] });
     } else if (pathname.endsWith('/explain')) {

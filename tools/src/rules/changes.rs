@@ -356,8 +356,13 @@ fn told(answer: &Value, dry_run: bool) -> String {
     let client = |effect: &watermaster_api::ClientEffect| {
         let fields = effect.before.iter().zip(&effect.after);
         let fields = fields.map(|(before, after)| format!(", {} {} -> {}", before.field, before.value, after.value));
-        let (before, after) = (effect.granted_before, effect.granted_after);
-        format!("\n{}: wants {}, granted {before} -> {after}{}", effect.name, effect.wants, fields.collect::<String>())
+        // A limit does not change the grant.
+        let granted =
+            |granted: u64, limit: Option<f64>| limit.map_or(granted, |limit| granted.min(limit.round() as u64));
+        let before = granted(effect.granted_before, effect.limit_before);
+        let after = granted(effect.granted_after, effect.limit_after);
+        let fields: String = fields.collect();
+        format!("\n{}: wants {}, may send {before} -> {after} in a cycle{fields}", effect.name, effect.wants)
     };
     let rows: String = clients.iter().map(client).collect();
     format!("a dry run, by the clients of this instance: {changed} clients change{rows}")

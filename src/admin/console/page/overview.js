@@ -12,7 +12,7 @@ export function state({ ready, trouble, mode, enforce }) {
   const word = ready ? 'ready' : `not ready: ${trouble ?? 'joining the group'}`;
   return h('p', { class: 'badges' },
     h('span', { class: `badge ${ready ? 'good' : 'bad'}` }, word),
-    h('span', { class: 'badge' }, mode === 'shape' ? 'delays' : 'rejects', h('span', { class: 'unseen' }, ' (mode)')),
+    h('span', { class: 'badge' }, `mode ${mode}: ${mode === 'shape' ? 'delays' : 'rejects'} bursts`),
     !enforce && h('span', { class: 'badge warn' }, 'shadow mode: everything is admitted'));
 }
 
@@ -35,7 +35,7 @@ export function used({ capacity, cycle_seconds: cycle, window_admitted: admitted
 export function instances({ group, capacity }) {
   if (group.state === null) return h('p', { class: 'hint' }, 'One instance has the whole capacity.');
   return h('ul', { class: 'instances' }, group.members.map(({ instance, state: word, hold, used: spent }) => {
-    const holds = `holds ${count(hold)} of ${count(capacity)}`;
+    const holds = `holds ${count(hold)} of ${count(capacity)}, ${count(spent)} used`;
     const parts = [{ colour: 'c0', value: spent }, { colour: 'held', value: Math.max(0, hold - spent) }];
     return h('li', { class: word === 'live' ? '' : 'gone' }, id(instance), bar(parts, Math.max(1, capacity), holds),
       h('span', {}, word === 'live' ? holds : `${holds} · ${word}`));

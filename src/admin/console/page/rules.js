@@ -156,8 +156,11 @@ function backlogIs(backlog, growth) {
 
 /** Makes the table of what a change would do to the clients. */
 function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples }) {
-  if (changed === 0) return [h('p', {}, 'No client would get another value or another grant.')];
-  const row = ({ name, wants, backlog, granted_before: before, granted_after: after }) => {
+  if (changed === 0) return [h('p', {}, 'Nothing would change for any client.')];
+  const row = ({ name, wants, backlog, ...effect }) => {
+    // A limit does not change a grant.
+    const [before, after] = ['before', 'after'].map((when) =>
+      Math.min(effect[`granted_${when}`], Math.round(effect[`limit_${when}`] ?? Infinity)));
     const growth = trend(samples, ({ clients: all }) => all.find(([client]) => client === name)?.[1][2]);
     // No more is admitted than is wanted. The records that come stay as they are.
     const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;
@@ -168,7 +171,7 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
   };
   return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${
     changed > clients.length ? `; the first ${clients.length} by their wants:` : '.'}`),
-  table(['Client', 'Wants', 'Delayed', 'Granted in a cycle', 'Its backlog'],
+  table(['Client', 'Wants', 'Delayed', 'May send in a cycle', 'Its backlog'],
     h('tbody', {}, clients.map(row)))];
 }
 
