@@ -146,6 +146,18 @@ fn look_up<C: ConsumerContext>(
     consumer.offsets_for_times(topics.list_at(partitions.iter().map(|partition| (*partition, edge))), timeout)
 }
 
+/// Returns the id of a topic, which another topic of the same name does not have; empty where the brokers tell none.
+///
+/// # Errors
+/// No broker answers within `timeout`, or the topic is refused.
+pub(super) fn topic_id<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>, topic: &str, timeout: Duration,
+) -> Result<String, ClientError> {
+    let deadline = Instant::now() + timeout;
+    let broker = consumer.fetch_metadata(Some(topic), timeout)?.orig_broker_id();
+    ffi::topic_id(consumer.client(), broker, topic, remaining(deadline)).map_err(ClientError::MetadataFetch)
+}
+
 /// Returns the time left, never zero: librdkafka takes zero as "do not try".
 pub(super) fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))

@@ -51,11 +51,6 @@ const PROPERTIES: &[&str] = &[
     "replica.fetch.wait.max.ms=300",
 ];
 
-/// Eligible leader replicas are off. With them, a controller of Kafka 4.1.0 could not forget a deleted topic of which a
-/// replica had become the leader uncleanly ("Topic ID … existed in isrMembers, but not in the topics map"), so that no
-/// broker could register any more.
-const NO_ELIGIBLE_REPLICAS: &str = "eligible.leader.replicas.version=0";
-
 /// The cluster. Nodes are counted from 0, Kafka's ids from 1.
 pub struct Cluster {
     nodes: Vec<Mutex<Node>>,
@@ -148,7 +143,6 @@ impl Cluster {
             ports.plain, ports.proxy
         ));
         command.arg(format!("controller.quorum.voters={}", voters.collect::<Vec<_>>().join(",")));
-        command.env("WATERMASTER_KAFKA_FEATURE", NO_ELIGIBLE_REPLICAS);
         command.args(PROPERTIES).env("WATERMASTER_KAFKA_HEAP", "512m").stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         *self.node(node) = Node { process: Some(start(command)), frozen: false };

@@ -34,6 +34,9 @@ pub enum SeatLogError {
     /// Reading failed for good: the log was truncated, deleted, or may not be read.
     #[error("{topic} can't be read: {source}")]
     Read { topic: String, source: ClientError },
+    /// The topic was deleted and made anew.
+    #[error("{topic} is not the topic that it was: it was deleted and made anew")]
+    Replaced { topic: String },
     /// The brokers refuse this program.
     #[error("not allowed to use the topic {topic}: grant READ, WRITE and DESCRIBE on it")]
     Denied { topic: String },
@@ -67,6 +70,7 @@ impl SeatLogError {
         match self {
             SeatLogError::Ends { .. }
             | SeatLogError::Read { .. }
+            | SeatLogError::Replaced { .. }
             | SeatLogError::Slow { .. }
             | SeatLogError::Refused { .. } => true,
             SeatLogError::Client(_)
@@ -183,7 +187,10 @@ impl ControlLog for SeatLog {
         loop {
             match self.reader.next(Duration::ZERO, event)? {
                 Next::Record(record) => return Ok(Some(record)),
-                Next::Nothing => return Ok(self.end(false)),
+                Next::Nothing => {
+                    self.reader.check_topic()?;
+                    return Ok(self.end(false));
+                }
                 Next::End => {
                     if let Some(end) = self.end(true) {
                         return Ok(Some(end));

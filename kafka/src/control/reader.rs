@@ -1,6 +1,6 @@
 //! A reader of the one partition of a control topic, or of a topic of rules.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
@@ -10,10 +10,15 @@ use watermaster_settings as settings;
 use super::log::SeatLogError;
 use super::{ends_reading, named};
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::{ffi, login::Login};
+use crate::{assign, ffi, login::Login};
 
 /// The only partition of the topic.
 pub(super) const PARTITION: i32 = 0;
+
+/// A log without news for this long may be another one by now. The members of a group write every second.
+const SILENCE: Duration = Duration::from_secs(3);
+/// The longest wait for the answer whether it is.
+const ID_TIMEOUT: Duration = Duration::from_millis(200);
 
 const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
     // A broker answers as soon as there is a record; without one, two questions a second are enough.
@@ -29,6 +34,10 @@ pub(crate) struct LogReader {
     /// The partition, to ask for its position.
     partition: TopicPartitionList,
     position: u64,
+    /// The id of the topic; empty where the brokers tell none.
+    id: String,
+    /// The time of the last record or end, or of the last look at the topic's id.
+    heard: Instant,
 }
 
 /// A record, borrowed from its fetch.
@@ -65,8 +74,10 @@ impl LogReader {
         // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
         let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
         beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
-        let reader = LogReader { topic: topic.to_owned(), consumer, login, partition, position: low as u64 };
-        Ok((reader, end as u64))
+        let failed = |source| SeatLogError::Ends { topic: topic.to_owned(), source };
+        let id = assign::topic_id(&consumer, topic, timeout).map_err(failed)?;
+        let (topic, heard) = (topic.to_owned(), Instant::now());
+        Ok((LogReader { topic, consumer, login, partition, position: low as u64, id, heard }, end as u64))
     }
 
     /// Takes a user and a password that were read again.
@@ -79,18 +90,22 @@ impl LogReader {
     /// # Errors
     /// Reading failed for good, or `decode` did.
     pub fn next<R>(
-        &self, timeout: Duration, decode: impl FnOnce(&LogRecord<'_>) -> Result<R, SeatLogError>,
+        &mut self, timeout: Duration, decode: impl FnOnce(&LogRecord<'_>) -> Result<R, SeatLogError>,
     ) -> Result<Next<R>, SeatLogError> {
         let topic = || self.topic.clone();
         loop {
             match self.consumer.poll(timeout) {
                 None => return Ok(Next::Nothing),
                 Some(Ok(message)) => {
+                    self.heard = Instant::now();
                     let (key, value) = (message.key().unwrap_or_default(), message.payload());
                     let record = LogRecord { topic: &self.topic, offset: message.offset(), key, value };
                     return decode(&record).map(Next::Record);
                 }
-                Some(Err(ClientError::PartitionEOF(_))) => return Ok(Next::End),
+                Some(Err(ClientError::PartitionEOF(_))) => {
+                    self.heard = Instant::now();
+                    return Ok(Next::End);
+                }
                 Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
                     return Err(SeatLogError::Denied { topic: topic() });
                 }
@@ -100,6 +115,25 @@ impl LogReader {
                 // The error passes by itself.
                 Some(Err(_)) => {}
             }
+        }
+    }
+
+    /// Looks at the topic's id if there has been no news for some seconds. librdkafka does not notice a topic that was
+    /// made anew if the former one had changed its leader: the leader epoch of the new one is lower, so it counts as out
+    /// of date, and the old one is asked for records for ever.
+    ///
+    /// # Errors
+    /// The topic is another one than at the beginning.
+    pub fn check_topic(&mut self) -> Result<(), SeatLogError> {
+        if self.heard.elapsed() < SILENCE || self.id.is_empty() {
+            return Ok(());
+        }
+        let id = assign::topic_id(&self.consumer, &self.topic, ID_TIMEOUT);
+        self.heard = Instant::now();
+        match id {
+            Ok(id) if id != self.id => Err(SeatLogError::Replaced { topic: self.topic.clone() }),
+            // Without an answer nothing is known.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

@@ -146,13 +146,11 @@ impl Reader {
     /// # Errors
     /// No broker answers within `timeout`, or the topic is refused.
     pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, AskError> {
-        let deadline = Instant::now() + timeout;
-        let metadata =
-            self.asker.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
-        let (client, broker) = (self.asker.consumer.client(), metadata.orig_broker_id());
-        ffi::topic_id(client, broker, self.topic(), assign::remaining(deadline)).map_err(|code| match code {
-            code if is_final(code) => AskError::RefusedTopic { topic: self.topic().to_owned(), code },
-            code => self.failed(ClientError::MetadataFetch(code)),
+        assign::topic_id(&self.asker.consumer, self.topic(), timeout).map_err(|error| match error {
+            ClientError::MetadataFetch(code) if is_final(code) => {
+                AskError::RefusedTopic { topic: self.topic().to_owned(), code }
+            }
+            error => self.failed(error),
         })
     }
 
