@@ -119,8 +119,8 @@ impl LogReader {
     }
 
     /// Looks at the topic's id if there has been no news for some seconds. librdkafka does not notice a topic that was
-    /// made anew if the former one had changed its leader: the leader epoch of the new one is lower, so it counts as out
-    /// of date, and the old one is asked for records for ever.
+    /// made anew if the former one had changed its leader: the leader epoch of the new one is lower, so it counts as
+    /// out of date, and the old one is asked for records for ever.
     ///
     /// # Errors
     /// The topic is another one than at the beginning.
