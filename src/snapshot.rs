@@ -19,7 +19,7 @@ use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::{Client, LeakyBucket, Limits};
 use watermaster_core::throttle::{self, PauseReason, Throttle, Totals};
 use watermaster_core::units::Time;
-use watermaster_kafka::dead_letters;
+use watermaster_kafka::{dead_letters, headers};
 use watermaster_schemas::cache::Outcome;
 
 /// The causes of an allocation, in the order of [`ThrottleFigures::allocations`].
@@ -357,8 +357,10 @@ pub struct Observed {
 pub struct NewestLetters {
     /// The time at which they were read, in milliseconds since 1970.
     pub read_ms: u64,
-    /// The last ones of each reason, each with its topic and its reason: the newest first.
+    /// The last ones of each reason, the newest first.
     pub letters: Vec<NewestLetter>,
+    /// There was time for all of them.
+    pub is_complete: bool,
 }
 
 /// One of the newest dead letters.
@@ -368,6 +370,13 @@ pub struct NewestLetter {
     /// `None` for one without a reason that this program gives.
     pub reason: Option<&'static str>,
     pub head: dead_letters::LetterHead,
+}
+
+impl NewestLetter {
+    /// Returns the time of the rejection as RFC 3339, as its header says it.
+    pub fn rejected_at(&self) -> Option<&str> {
+        self.head.header(headers::REJECTED_AT)
+    }
 }
 
 /// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for

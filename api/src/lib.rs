@@ -382,6 +382,8 @@ pub struct NewestLettersView {
     /// The time at which they were read, in milliseconds since 1970; null while they are unknown. Each request has them
     /// read again within some seconds.
     pub read_ms: Option<u64>,
+    /// False if the brokers did not tell all of them in time.
+    pub complete: bool,
     /// The last five of each reason among the last offsets of the topics; the newest first.
     pub letters: Vec<LetterView>,
 }
@@ -392,13 +394,15 @@ pub struct LetterView {
     pub topic: String,
     pub partition: i32,
     pub offset: i64,
+    /// The time of the rejection as RFC 3339, as its header says; null without one.
+    pub rejected_at: Option<String>,
     /// The time of the record in milliseconds since 1970; null without one.
     pub at_ms: Option<i64>,
     /// The reason; null without one that Watermaster gives.
     pub reason: Option<Word>,
     /// open, redriven, parked or closed.
     pub state: Word,
-    /// At most 64 headers, in order.
+    /// The last 64 headers, in order.
     pub headers: Vec<HeaderView>,
 }
 
@@ -406,7 +410,8 @@ pub struct LetterView {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct HeaderView {
     pub name: String,
-    /// The first 500 bytes of its value, where they are text; null without a value.
+    /// The first 500 bytes of its value, where it is text; null without a value. Without a token with the role operate,
+    /// only headers of Watermaster show theirs.
     pub value: Option<String>,
 }
 

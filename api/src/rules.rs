@@ -79,7 +79,8 @@ pub struct ClientEffect {
     pub backlog: u64,
     pub granted_before: u64,
     pub granted_after: u64,
-    /// The records in a cycle that its own limits allow in the long run, 0 for a client that is held; null without.
+    /// The records in a cycle that its own limits and those of its group allow in the long run, at most; 0 for a client
+    /// that is held; null without limits.
     pub limit_before: Option<f64>,
     pub limit_after: Option<f64>,
 }

@@ -7,7 +7,7 @@ mod reader;
 mod runs;
 mod topics;
 
-pub use backlog::{Backlog, DEFAULT_JOB, LetterHead, Unread};
+pub use backlog::{Backlog, DEFAULT_JOB, HeaderHead, LetterHead, NewestHeads, Unread};
 pub use job::{Job, JobError, Outgoing, Positions};
 pub use ledger::{Holder, Ledger};
 pub use reader::{Header, Letter, Originals, Ranges, Reader};

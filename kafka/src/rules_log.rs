@@ -166,6 +166,10 @@ impl RulesTopic {
             return Ok(true);
         };
         if self.is_end_asked || self.heard.elapsed() > END_INTERVAL {
+            if let Err(SeatLogError::Replaced { .. }) = reader.check_topic() {
+                self.log.handle_loss();
+                return Ok(true);
+            }
             let end = reader.end(self.timeout)?;
             (self.is_end_asked, self.heard) = (false, Instant::now());
             self.log.handle_end(now, end);

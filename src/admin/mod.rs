@@ -550,8 +550,13 @@ async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> R
     show(&served, &name, view::group).await
 }
 
-async fn letters(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    show(&served, &name, view::letters).await
+async fn letters(
+    State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, Path(name): Path<String>,
+) -> Response {
+    match find(&served.state, &name) {
+        Ok(service) => served.view(move |_| view::letters(&service, caller.role == Role::Operate)).await,
+        Err(unknown) => *unknown,
+    }
 }
 
 /// Answers with a view of the service with this name.

@@ -412,12 +412,20 @@ pub(super) async fn accept_loss(
     }
 }
 
-/// Returns how many records of a client its own limits allow in a cycle in the long run; `None` without limits.
+/// Returns how many records of a client its own limits and those of its group allow in a cycle in the long run, at
+/// most; `None` without limits.
 fn limit_in_cycle(policy: &Policy, name: &str) -> Option<f64> {
-    let (limits, is_held) = match policy.effects_on(name) {
+    let (mut limits, mut is_held) = match policy.effects_on(name) {
         Some(effects) => (effects.limits, effects.hold),
-        None => (policy.clients.iter().find(|client| client.name == name)?.limits.clone(), false),
+        None => {
+            let table = policy.clients.iter().find(|client| client.name == name);
+            (table.map(|client| client.limits.clone()).unwrap_or_default(), false)
+        }
     };
+    if let Some(group) = policy.group_of(name).map(|group| &policy.groups[group]) {
+        limits.extend(&group.limits);
+        is_held |= group.hold;
+    }
     let paces = limits.iter().map(|limit| limit.pace_in(policy.cycle));
     if is_held { Some(0.0) } else { paces.reduce(f64::min) }
 }

@@ -6,6 +6,8 @@ use watermaster_api::{
 };
 use watermaster_core::delays::ClientDelays;
 use watermaster_core::pace::PaceView;
+use watermaster_kafka::dead_letters::HeaderHead;
+use watermaster_kafka::headers;
 use watermaster_kafka::record::NO_TIMESTAMP;
 
 use crate::services::ServiceHandle;
@@ -50,39 +52,37 @@ pub(super) fn group(handle: &ServiceHandle) -> GroupView {
     GroupView { name: handle.name.clone(), scope: scope.into(), figures }
 }
 
-/// The newest dead letters as they were read last. They are read again soon.
-pub(super) fn letters(handle: &ServiceHandle) -> NewestLettersView {
+/// The newest dead letters as they were read last. They are read again soon. The values of headers that producers
+/// wrote may be personal: only `shows_all` shows them.
+pub(super) fn letters(handle: &ServiceHandle, shows_all: bool) -> NewestLettersView {
     let newest = handle.cell.ask_for_letters();
     NewestLettersView {
         service: handle.name.clone(),
         read_ms: newest.as_ref().map(|newest| newest.read_ms),
-        letters: newest.iter().flat_map(|newest| &newest.letters).map(letter).collect(),
+        complete: newest.as_ref().is_some_and(|newest| newest.is_complete),
+        letters: newest.iter().flat_map(|newest| &newest.letters).map(|one| letter(one, shows_all)).collect(),
     }
 }
 
-fn letter(letter: &NewestLetter) -> LetterView {
+fn letter(letter: &NewestLetter, shows_all: bool) -> LetterView {
     let head = &letter.head;
-    let header = |(name, value): &(Vec<u8>, Option<Vec<u8>>)| HeaderView {
-        name: String::from_utf8_lossy(name).into_owned(),
-        value: value.as_deref().map(header_text),
+    let is_own = |name: &str| name.as_bytes().starts_with(headers::PREFIX);
+    let header = |HeaderHead { name, value, bytes }: &HeaderHead| HeaderView {
+        name: name.clone(),
+        value: match value {
+            Some(_) if !shows_all && !is_own(name) => Some(format!("{bytes} bytes, for the role operate")),
+            value => value.clone(),
+        },
     };
     LetterView {
         topic: letter.topic.to_string(),
         partition: head.partition,
         offset: head.offset,
+        rejected_at: letter.rejected_at().map(str::to_owned),
         at_ms: (head.timestamp_ms != NO_TIMESTAMP).then_some(head.timestamp_ms),
         reason: letter.reason.map(Into::into),
         state: head.state.map_or("open", |state| state.into_str()).into(),
         headers: head.headers.iter().map(header).collect(),
-    }
-}
-
-/// Returns the text of a header; of one that is no text, its length. The value may have been cut within a character.
-fn header_text(value: &[u8]) -> String {
-    match std::str::from_utf8(value) {
-        Ok(text) => text.to_owned(),
-        Err(why) if why.error_len().is_none() => String::from_utf8_lossy(&value[..why.valid_up_to()]).into_owned(),
-        Err(_) => format!("{} bytes that are no text", value.len()),
     }
 }
 

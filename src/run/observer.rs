@@ -14,6 +14,7 @@ use watermaster_kafka::{KafkaError, consumer::group_id};
 use watermaster_settings::{Kafka, Service};
 
 use super::{CHECK_INTERVAL, Parts, followers::Followers};
+use crate::services::ServiceHandle;
 use crate::snapshot::Observed;
 use dead_letters::DeadLetterWatch;
 
@@ -70,21 +71,25 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
                 handle.cell.set_observed(subject.observe(&mut client, service, &stop));
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
-                for (service, handle) in &running {
-                    let Some(subject) = subjects.get_mut(&service.name).filter(|subject| subject.may_read()) else {
-                        continue;
-                    };
-                    if handle.cell.take_wish_for_letters() {
-                        handle.cell.set_letters(subject.dead_letters.newest(service));
-                        subject.letters_read = Some(Instant::now());
-                    }
-                }
+                read_letters(&running, &mut subjects);
                 thread::sleep(CHECK_INTERVAL);
             }
         }
     };
     if let Err(why) = thread::Builder::new().name("observer".to_owned()).spawn(work) {
         warn!("no thread follows the topics: {why}");
+    }
+}
+
+/// Reads the newest dead letters of one service, if a request has asked for them.
+fn read_letters(running: &[(Service, ServiceHandle)], subjects: &mut BTreeMap<String, Subject>) {
+    for (service, handle) in running {
+        let Some(subject) = subjects.get_mut(&service.name).filter(|subject| subject.may_read()) else { continue };
+        if handle.cell.take_wish_for_letters() {
+            handle.cell.set_letters(subject.dead_letters.newest(service));
+            subject.letters_read = Some(Instant::now());
+            return;
+        }
     }
 }
 

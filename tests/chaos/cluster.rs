@@ -51,6 +51,11 @@ const PROPERTIES: &[&str] = &[
     "replica.fetch.wait.max.ms=300",
 ];
 
+/// Eligible leader replicas are off. With them, a controller of Kafka 4.1.0 and 4.4.0 may not forget a deleted topic that
+/// had lost its leader uncleanly ("Topic ID … existed in isrMembers, but not in the topics map"), so that no killed node can
+/// register any more.
+const NO_ELIGIBLE_REPLICAS: &str = "eligible.leader.replicas.version=0";
+
 /// The cluster. Nodes are counted from 0, Kafka's ids from 1.
 pub struct Cluster {
     nodes: Vec<Mutex<Node>>,
@@ -143,6 +148,7 @@ impl Cluster {
             ports.plain, ports.proxy
         ));
         command.arg(format!("controller.quorum.voters={}", voters.collect::<Vec<_>>().join(",")));
+        command.env("WATERMASTER_KAFKA_FEATURE", NO_ELIGIBLE_REPLICAS);
         command.args(PROPERTIES).env("WATERMASTER_KAFKA_HEAP", "512m").stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         *self.node(node) = Node { process: Some(start(command)), frozen: false };

@@ -152,10 +152,10 @@ export async function serve(names, policy) {
       const field = { field: 'weight', value: '1', rule, why: names[0], losers: [] };
       json({ at: change.at, client: names[0], group: null, fields: [field], of_group: [], of_service: [] });
     } else if (pathname.endsWith('/dead-letters')) {
-      const place = { topic: names[0], partition: 0, at_ms: 1_700_000_000_000, state: 'open' };
+      const place = { topic: names[0], partition: 0, at_ms: 1_700_000_000_000, state: 'open', rejected_at: change.at };
       const headers = [...names.slice(0, 20).map((name) => ({ name, value: name })), { name: 'none', value: null }];
       const letters = [0, 1].map((offset) => ({ ...place, offset, reason: 'expired', headers }));
-      json({ service: 'kyc', read_ms: Date.now(), letters });
+      json({ service: 'kyc', read_ms: Date.now(), complete: true, letters });
     } else if (pathname.endsWith('/events')) {
       answer.writeHead(200, { 'content-type': 'text/event-stream' });
       const tell = (samples, changed) => answer.write(`data: ${JSON.stringify({ samples, now: changed })}\n\n`);

@@ -68,14 +68,14 @@ impl LogReader {
     ) -> Result<(LogReader, u64), SeatLogError> {
         let login = Login::new(kafka);
         let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
-        let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
-        let (low, end) = ends.map_err(|source| SeatLogError::Ends { topic: topic.to_owned(), source })?;
+        let failed = |source| SeatLogError::Ends { topic: topic.to_owned(), source };
+        // The id is asked for first: that of a later topic would hide that this one is another.
+        let id = assign::topic_id(&consumer, topic, timeout).map_err(failed)?;
+        let (low, end) = consumer.fetch_watermarks(topic, PARTITION, timeout).map_err(failed)?;
         let mut partition = TopicPartitionList::new();
         // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
         let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
         beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
-        let failed = |source| SeatLogError::Ends { topic: topic.to_owned(), source };
-        let id = assign::topic_id(&consumer, topic, timeout).map_err(failed)?;
         let (topic, heard) = (topic.to_owned(), Instant::now());
         Ok((LogReader { topic, consumer, login, partition, position: low as u64, id, heard }, end as u64))
     }
@@ -131,7 +131,7 @@ impl LogReader {
         let id = assign::topic_id(&self.consumer, &self.topic, ID_TIMEOUT);
         self.heard = Instant::now();
         match id {
-            Ok(id) if id != self.id => Err(SeatLogError::Replaced { topic: self.topic.clone() }),
+            Ok(id) if !id.is_empty() && id != self.id => Err(SeatLogError::Replaced { topic: self.topic.clone() }),
             // Without an answer nothing is known.
             Ok(_) | Err(_) => Ok(()),
         }

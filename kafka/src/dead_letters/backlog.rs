@@ -1,22 +1,25 @@
 //! The open dead letters: those that no job has redriven or parked, and that are not closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
+use rdkafka::message::BorrowedMessage;
 use watermaster_settings::{Kafka, Service};
 
-use super::reader::{Header, headers_of};
 use super::{DoneState, Job, Ledger, Ranges, Reader};
-use crate::{ask::AskError, ask::Asker, assign::remaining, record::NO_TIMESTAMP};
+use crate::{ask::AskError, ask::Asker, assign::remaining, record::Headers, record::NO_TIMESTAMP};
 
 /// The job of a redrive of all dead letters.
 pub const DEFAULT_JOB: &str = "default";
 
-/// The least offsets of a partition that are read for its newest dead letters: marks of transactions are among them.
-const MIN_NEWEST_OFFSETS: i64 = 20;
+/// The most bytes of records that are read for the newest dead letters.
+const MAX_READ_BYTES: usize = 4 << 20;
+/// The most headers of each that are kept, and the most bytes of a name or a value.
+const MAX_HEADERS: usize = 64;
+const MAX_TEXT_BYTES: usize = 500;
 
 /// The open dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,10 +37,68 @@ pub struct LetterHead {
     pub offset: i64,
     /// Milliseconds since 1970, or [`NO_TIMESTAMP`].
     pub timestamp_ms: i64,
-    /// The headers, in order.
-    pub headers: Vec<Header>,
+    /// The last headers, in order: those of this program stand behind all others.
+    pub headers: Vec<HeaderHead>,
     /// `None` if the dead letter was open at the last look.
     pub state: Option<DoneState>,
+}
+
+/// The name of a header and its value, as text for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderHead {
+    pub name: String,
+    /// The begin of a text, or the length of what is none.
+    pub value: Option<String>,
+    /// The bytes of the value.
+    pub bytes: usize,
+}
+
+/// The newest dead letters of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewestHeads {
+    pub heads: Vec<LetterHead>,
+    /// All of them were read.
+    pub is_complete: bool,
+}
+
+impl LetterHead {
+    fn new(letter: &BorrowedMessage<'_>, state: Option<DoneState>) -> LetterHead {
+        let mut headers = VecDeque::new();
+        for (name, value) in Headers::of(letter) {
+            if headers.len() == MAX_HEADERS {
+                headers.pop_front();
+            }
+            headers.push_back((name, value));
+        }
+        let header = |(name, value): (&[u8], Option<&[u8]>)| HeaderHead {
+            name: begin_of(&String::from_utf8_lossy(&name[..name.len().min(MAX_TEXT_BYTES)])),
+            value: value.map(|value| match std::str::from_utf8(value) {
+                Ok(text) => begin_of(text),
+                Err(_) => format!("{} bytes that are no text", value.len()),
+            }),
+            bytes: value.map_or(0, <[u8]>::len),
+        };
+        LetterHead {
+            partition: letter.partition(),
+            offset: letter.offset(),
+            timestamp_ms: letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
+            headers: headers.into_iter().map(header).collect(),
+            state,
+        }
+    }
+
+    /// Returns the value of the last header of this name.
+    pub fn header(&self, name: &[u8]) -> Option<&str> {
+        self.headers.iter().rev().find(|header| header.name.as_bytes() == name)?.value.as_deref()
+    }
+}
+
+/// Returns the begin of a text that is too long to be shown.
+fn begin_of(text: &str) -> String {
+    match text.char_indices().find(|(at, one)| at + one.len_utf8() > MAX_TEXT_BYTES) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Looks for open dead letters.
@@ -103,31 +164,32 @@ impl Backlog {
     }
 
     /// Reads the dead letters at the last `offsets` offsets, which the partitions share, or those that come within
-    /// `timeout`. Each partition has its last 20 at least.
+    /// `timeout` and a few megabytes.
     ///
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
-    pub fn newest(&mut self, offsets: i64, timeout: Duration) -> Result<Vec<LetterHead>, AskError> {
+    pub fn newest(&mut self, offsets: i64, timeout: Duration) -> Result<NewestHeads, AskError> {
         let deadline = Instant::now() + timeout;
         let mut ranges = self.reader.bounds(timeout)?;
-        let each = (offsets / ranges.len().max(1) as i64).max(MIN_NEWEST_OFFSETS);
+        let each = (offsets / ranges.len().max(1) as i64).max(1);
         ranges.values_mut().for_each(|range| range.start = range.start.max(range.end - each));
         self.reader.start(&ranges)?;
-        let mut found = Vec::new();
-        while !self.reader.is_done() && Instant::now() < deadline {
+        let (mut newest, mut bytes) = (NewestHeads::default(), 0);
+        while !self.reader.is_done() && bytes < MAX_READ_BYTES && Instant::now() < deadline {
             let ledger = &self.ledger;
-            let head = self.reader.next_with(remaining(deadline), |letter| LetterHead {
-                partition: letter.partition(),
-                offset: letter.offset(),
-                timestamp_ms: letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
-                headers: headers_of(letter),
-                state: ledger.state(letter.partition(), letter.offset()),
+            let head = self.reader.next_with(remaining(deadline), |letter| {
+                let headers = Headers::of(letter).map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len));
+                let bytes = letter.payload_len() + letter.key_len() + headers.sum::<usize>();
+                (LetterHead::new(letter, ledger.state(letter.partition(), letter.offset())), bytes)
             })?;
-            found.extend(head);
+            let Some((head, read)) = head else { continue };
+            newest.heads.push(head);
+            bytes += read;
         }
+        newest.is_complete = self.reader.is_done();
         // Nothing is fetched afterwards.
         self.reader.start(&Ranges::new())?;
-        Ok(found)
+        Ok(newest)
     }
 
     /// Finds the first open record of each partition, and has its range begin there.

@@ -39,20 +39,16 @@ pub struct Letter {
     pub headers: Vec<Header>,
 }
 
-/// Returns the headers of a record, in order.
-pub(super) fn headers_of(message: &BorrowedMessage<'_>) -> Vec<Header> {
-    Headers::of(message).map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect()
-}
-
 impl Letter {
     fn new(message: &BorrowedMessage<'_>) -> Letter {
+        let header = |(name, value): (&[u8], Option<&[u8]>)| (name.to_vec(), value.map(<[u8]>::to_vec));
         Letter {
             partition: message.partition(),
             offset: message.offset(),
             timestamp_ms: message.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
             key: message.key().map(<[u8]>::to_vec),
             value: message.payload().map(<[u8]>::to_vec),
-            headers: headers_of(message),
+            headers: Headers::of(message).map(header).collect(),
         }
     }
 

@@ -41,6 +41,23 @@ fn a_limit_shows_what_it_leaves_of_a_grant() {
     assert_eq!((granted_before, limit_before, limit_after), (granted_after, None, Some(5.0)));
 }
 
+/// A group's limit is one for all its clients together: no client may send more than it.
+#[test]
+fn the_limit_of_a_group_bounds_what_each_of_its_clients_may_send() {
+    let group = |more: Value| {
+        let mut rule = json!({ "groups": ["loans"] });
+        rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        [("into", json!({ "clients": ["web"], "group": "loans" })), ("limited", rule)]
+    };
+    let before = group(json!({ "weight": 1 }));
+    let limited = dry_run_of(&before, &group(json!({ "weight": 1, "limit": { "rate": 20, "per": "1m" } })));
+    let web = limited.clients.iter().find(|effect| effect.name == "web").unwrap();
+    assert_eq!((web.limit_before, web.limit_after), (None, Some(20.0 / 60.0)));
+    let held = dry_run_of(&before, &group(json!({ "hold": true })));
+    let web = held.clients.iter().find(|effect| effect.name == "web").unwrap();
+    assert_eq!((web.limit_after, web.granted_after), (Some(0.0), 0));
+}
+
 /// The fault: a held client was said to get a part, and its delayed records to want nothing once it is released.
 #[test]
 fn a_hold_takes_everything_and_its_end_gives_the_delayed_records_a_part() {

@@ -1,6 +1,5 @@
 //! Follows the open dead letters of a service.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +20,9 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The number of newest dead letters that are shown of each reason.
 const SHOWN: usize = 5;
-/// The number of offsets of a topic that are read for them.
+/// The number of offsets of a topic that are read for them, and the longest time for that.
 const READ_OFFSETS: i64 = 400;
-/// The most headers that are kept of one, and the most bytes of each value.
-const MAX_KEPT_HEADERS: usize = 64;
-const MAX_KEPT_BYTES: usize = 500;
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The dead letters of one service, and the client that looks at them now.
 #[derive(Default)]
@@ -80,19 +77,23 @@ impl DeadLetterWatch {
     /// Reads the newest dead letters of each reason; `None` while they can't be read.
     pub fn newest(&mut self, service: &Service) -> Option<NewestLetters> {
         let (_, backlogs) = self.backlogs.as_mut()?;
-        let mut letters: Vec<NewestLetter> = Vec::new();
+        let mut newest = NewestLetters { is_complete: true, ..NewestLetters::default() };
         for backlog in backlogs {
             let topic: Arc<str> = backlog.topic().into();
-            match backlog.newest(READ_OFFSETS, ANSWER_TIMEOUT) {
-                Ok(heads) => letters.extend(heads.into_iter().map(|head| letter(&topic, head))),
+            match backlog.newest(READ_OFFSETS, READ_TIMEOUT) {
+                Ok(found) => {
+                    newest.is_complete &= found.is_complete;
+                    newest.letters.extend(found.heads.into_iter().map(|head| letter(&topic, head)));
+                    keep_newest(&mut newest.letters);
+                }
                 Err(why) => {
                     self.refuse(service, &why);
                     return None;
                 }
             }
         }
-        keep_newest(&mut letters);
-        Some(NewestLetters { read_ms: clock::since_epoch().as_millis() as u64, letters })
+        newest.read_ms = clock::since_epoch().as_millis() as u64;
+        Some(newest)
     }
 
     /// Begins anew. The right to read dead letters is optional, so a refusal is told only once.
@@ -108,9 +109,13 @@ impl DeadLetterWatch {
     }
 }
 
-/// Keeps the newest letters of each reason, and sorts them.
+/// Keeps the newest letters of each reason, and sorts them by the time of the rejection: that of the record is its
+/// producer's.
 fn keep_newest(letters: &mut Vec<NewestLetter>) {
-    letters.sort_by_key(|letter| Reverse((letter.head.timestamp_ms, letter.head.offset)));
+    letters.sort_by(|one, other| {
+        let rank = |letter: &NewestLetter| (letter.rejected_at().map(str::to_owned), letter.head.offset);
+        rank(other).cmp(&rank(one))
+    });
     let mut shown: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     letters.retain(|letter| {
         let count = shown.entry(letter.reason).or_default();
@@ -119,12 +124,9 @@ fn keep_newest(letters: &mut Vec<NewestLetter>) {
     });
 }
 
-fn letter(topic: &Arc<str>, mut head: LetterHead) -> NewestLetter {
-    let mut named = head.headers.iter().filter(|(name, _)| name == headers::REASON);
-    let name = named.next_back().and_then(|(_, value)| value.clone());
-    let reason = Reason::NAMES.iter().copied().find(|known| name.as_deref() == Some(known.as_bytes()));
-    head.headers.truncate(MAX_KEPT_HEADERS);
-    head.headers.iter_mut().filter_map(|(_, value)| value.as_mut()).for_each(|value| value.truncate(MAX_KEPT_BYTES));
+fn letter(topic: &Arc<str>, head: LetterHead) -> NewestLetter {
+    let name = head.header(headers::REASON);
+    let reason = Reason::NAMES.iter().copied().find(|known| name == Some(*known));
     NewestLetter { topic: Arc::clone(topic), reason, head }
 }
 
@@ -135,35 +137,37 @@ fn is_refusal(why: &AskError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use watermaster_kafka::dead_letters::HeaderHead;
+
     use super::*;
 
-    fn head(timestamp_ms: i64, headers: &[(&[u8], &[u8])]) -> LetterHead {
-        let headers = headers.iter().map(|(name, value)| (name.to_vec(), Some(value.to_vec()))).collect();
-        LetterHead { partition: 0, offset: timestamp_ms, timestamp_ms, headers, state: None }
+    fn head(offset: i64, headers: &[(&[u8], &str)]) -> LetterHead {
+        let header = |(name, value): &(&[u8], &str)| HeaderHead {
+            name: String::from_utf8_lossy(name).into_owned(),
+            value: Some((*value).to_owned()),
+            bytes: value.len(),
+        };
+        // A producer's own time says nothing about what is new.
+        let timestamp_ms = i64::MAX - offset;
+        let headers = headers.iter().map(header).collect();
+        LetterHead { partition: 0, offset, timestamp_ms, headers, state: None }
     }
 
     #[test]
     fn the_newest_letters_of_each_reason_are_kept_the_newest_first() {
         let topic: Arc<str> = "dead".into();
         // A record that was rejected before has the header twice: the last one counts.
-        let of = |reason: &[u8], time| {
-            letter(&topic, head(time, &[(headers::REASON, b"anonymous"), (headers::REASON, reason)]))
+        let of = |reason: &str, second: i64| {
+            let time = format!("2026-07-03T00:00:{second:02}.000Z");
+            let names = [(headers::REASON, "anonymous"), (headers::REASON, reason), (headers::REJECTED_AT, &*time)];
+            letter(&topic, head(second, &names))
         };
-        let mut letters: Vec<_> = (0..20).map(|time| of(b"expired", time)).collect();
-        letters.extend([of(b"held", 3), of(b"of another program", 30), letter(&topic, head(31, &[]))]);
+        let mut letters: Vec<_> = (0..20).map(|time| of("expired", time)).collect();
+        letters.extend([of("held", 3), of("of another program", 30), letter(&topic, head(99, &[]))]);
         keep_newest(&mut letters);
-        let found: Vec<_> = letters.iter().map(|letter| (letter.head.timestamp_ms, letter.reason)).collect();
+        let found: Vec<_> = letters.iter().map(|letter| (letter.head.offset, letter.reason)).collect();
         let expired = (15..20).rev().map(|time| (time, Some("expired")));
-        let expected = [(31, None), (30, None)].into_iter().chain(expired).chain([(3, Some("held"))]);
-        assert_eq!(found, expected.collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_letter_keeps_few_headers_and_few_bytes_of_each() {
-        let long = [b'x'; 100_000];
-        let many: Vec<(&[u8], &[u8])> = vec![(b"name", &long); 1_000];
-        let kept = letter(&"dead".into(), head(0, &many)).head.headers;
-        let bytes: usize = kept.iter().map(|(_, value)| value.as_ref().map_or(0, Vec::len)).sum();
-        assert_eq!((kept.len(), bytes), (64, 64 * 500));
+        let last = [(3, Some("held")), (99, None)];
+        assert_eq!(found, [(30, None)].into_iter().chain(expired).chain(last).collect::<Vec<_>>());
     }
 }

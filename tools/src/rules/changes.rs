@@ -357,8 +357,10 @@ fn told(answer: &Value, dry_run: bool) -> String {
         let fields = effect.before.iter().zip(&effect.after);
         let fields = fields.map(|(before, after)| format!(", {} {} -> {}", before.field, before.value, after.value));
         // A limit does not change the grant.
-        let granted =
-            |granted: u64, limit: Option<f64>| limit.map_or(granted, |limit| granted.min(limit.round() as u64));
+        let granted = |granted: u64, limit: Option<f64>| match limit.filter(|limit| *limit < granted as f64) {
+            Some(limit) => format!("{limit:.1}"),
+            None => granted.to_string(),
+        };
         let before = granted(effect.granted_before, effect.limit_before);
         let after = granted(effect.granted_after, effect.limit_after);
         let fields: String = fields.collect();

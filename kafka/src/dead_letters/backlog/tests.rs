@@ -112,27 +112,53 @@ fn the_newest_dead_letters_have_headers_and_a_state_and_no_value() {
     let letters = Letters::new();
     let mut backlog = letters.backlog();
     backlog.look(TIMEOUT).unwrap();
-    assert_eq!(backlog.newest(100, TIMEOUT).unwrap(), []);
+    assert_eq!(backlog.newest(100, TIMEOUT).unwrap(), NewestHeads { heads: Vec::new(), is_complete: true });
     letters.write(0, &(0..30).collect::<Vec<_>>());
-    let record = BaseRecord::<(), str>::to(TOPIC).partition(1).payload("x").timestamp(7);
-    let named = OwnedHeaders::new().insert(Header { key: "throttle-reason", value: Some("expired") });
-    let record = record.headers(named.insert(Header::<&str> { key: "empty", value: None }));
+    // Those of this program stand behind all others.
+    let text = |key, value| Header { key, value };
+    let many = (0..100).fold(OwnedHeaders::new(), |headers, _| headers.insert(text("other", Some("x"))));
+    let long = "ü".repeat(1_000);
+    let headers =
+        many.insert(text("long", Some(&*long))).insert(Header { key: "bytes", value: Some(&[0xff_u8, 1][..]) });
+    let headers = headers.insert(text("throttle-reason", Some("expired"))).insert(text("empty", None));
+    let record = BaseRecord::<(), str>::to(TOPIC).partition(1).payload("x").timestamp(7).headers(headers);
     letters.producer.send(record).map_err(|(error, _)| error).unwrap();
     letters.producer.flush(TIMEOUT).unwrap();
     letters.record(&[(1, 0)]);
     backlog.look(TIMEOUT).unwrap();
-    let mut newest = backlog.newest(50, TIMEOUT).unwrap();
-    newest.sort_by_key(|head| (head.partition, head.offset));
-    let (one, of_first) = newest.split_last().unwrap();
+    let NewestHeads { mut heads, is_complete } = backlog.newest(50, TIMEOUT).unwrap();
+    assert!(is_complete);
+    heads.sort_by_key(|head| (head.partition, head.offset));
+    let (one, of_first) = heads.split_last().unwrap();
     // Each partition has its last 25.
-    assert_eq!(of_first.iter().map(|head| (head.partition, head.timestamp_ms)).collect::<Vec<_>>(), {
-        (5..30).map(|time| (0, time)).collect::<Vec<_>>()
-    });
+    let last: Vec<_> = (5..30).map(|time| (0, time)).collect();
+    assert_eq!(of_first.iter().map(|head| (head.partition, head.timestamp_ms)).collect::<Vec<_>>(), last);
     assert!(of_first.iter().all(|head| head.state.is_none() && head.headers.is_empty()));
-    let headers = vec![(b"throttle-reason".to_vec(), Some(b"expired".to_vec())), (b"empty".to_vec(), None)];
-    assert_eq!(*one, LetterHead { partition: 1, offset: 0, timestamp_ms: 7, headers, state: Some(DoneState::Closed) });
+    assert_eq!((one.partition, one.timestamp_ms, one.state), (1, 7, Some(DoneState::Closed)));
+    assert_eq!((one.headers.len(), one.header(b"throttle-reason")), (64, Some("expired")));
+    let [.., cut, bytes, _, empty] = one.headers.as_slice() else { panic!("{:?}", one.headers) };
+    assert_eq!((cut.value.as_deref(), cut.bytes), (Some(&*format!("{}…", "ü".repeat(250))), 2_000));
+    assert_eq!((bytes.value.as_deref(), empty.value.as_deref()), (Some("2 bytes that are no text"), None));
     // The looks go on as before.
     assert_eq!(backlog.look(TIMEOUT).unwrap().offsets, 30);
+}
+
+/// A client may write a megabyte into the headers of a record.
+#[test]
+fn few_bytes_are_read_for_the_newest_dead_letters() {
+    let letters = Letters::new();
+    let large = "x".repeat(430_000);
+    for _ in 0..11 {
+        let headers = OwnedHeaders::new().insert(Header { key: "large", value: Some(&*large) });
+        let record = BaseRecord::<(), str>::to(TOPIC).partition(0).payload("x").headers(headers);
+        letters.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+    letters.producer.flush(TIMEOUT).unwrap();
+    let mut backlog = letters.backlog();
+    backlog.look(TIMEOUT).unwrap();
+    let NewestHeads { heads, is_complete } = backlog.newest(400, TIMEOUT).unwrap();
+    assert_eq!((heads.len(), is_complete), (10, false));
+    assert_eq!(backlog.look(TIMEOUT).unwrap().offsets, 11);
 }
 
 /// A job of a version without a ledger tells only by its committed offsets how far it is, also while it runs.

@@ -31,8 +31,9 @@ export function bytes(n) {
 }
 
 /** The time of day, and the time with its day and zone. */
-export const time = (ms) => clock.format(ms);
-export const moment = (ms) => day.format(ms);
+const at = (format) => (ms) => (Number.isNaN(new Date(ms).getTime()) ? 'at an unknown time' : format.format(ms));
+export const time = at(clock);
+export const moment = at(day);
 
 /** The unit of figures that belong to a cycle. */
 export const perCycle = (cycle) => (cycle === 1 ? 'a second' : `in ${seconds(cycle)}`);

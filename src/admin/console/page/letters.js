@@ -33,8 +33,8 @@ export function reasons(counts) {
 }
 
 /** Makes the entry of one dead letter: its headers open below it. */
-const letter = ({ at_ms: at, reason, state: now, topic, partition, offset, headers }) => h('li', {}, h('details', {},
-  h('summary', {}, h('span', { class: 'code' }, reason ?? 'no reason'), ' ', at === null ? 'without a time' : moment(at),
+const letter = ({ rejected_at: at, reason, state: now, topic, partition, offset, headers }) => h('li', {}, h('details', {},
+  h('summary', {}, h('span', { class: 'code' }, reason ?? 'no reason'), ' ', moment(Date.parse(at)),
     now !== 'open' && `, ${now}`),
   facts([['At', `${topic}, partition ${partition}, offset ${offset}`],
     ...headers.map(({ name, value }) => [h('bdi', {}, name), h('bdi', {}, value ?? 'null')])])));
@@ -57,7 +57,8 @@ export function lettersView(service) {
   async function ask() {
     if (performance.now() < nextAsk) return;
     nextAsk = performance.now() + 2000;
-    askForNewest();
+    // Without an answer, what is shown stays.
+    askForNewest().catch(() => {});
     const decided = (client) => (service.now.enforce ? client : client.shadow);
     const sum = (client) => Object.values(decided(client).rejected).reduce((all, n) => all + n, 0);
     const { clients: found } = await get(`${service.path}/clients?top=10&sort=rejected`).catch(() => ({ clients: [] }));
@@ -68,10 +69,10 @@ export function lettersView(service) {
       (item, client) => { item.lastChild.textContent = records(sum(client)); });
   }
   async function askForNewest() {
-    const { read_ms: at, letters } = await get(`${service.path}/dead-letters`).catch(() => ({ letters: [] }));
+    const { read_ms: at, complete, letters } = await get(`${service.path}/dead-letters`);
     keyed(newest, letters, (one) => `${one.topic} ${one.partition} ${one.offset} ${one.state}`, letter);
-    const none = letters.length ? '' : ' There are none.';
-    setText(read, at ? `Read at ${time(at)}.${none}` : 'Not read yet, or the instance may not read the topic.');
+    const all = !complete ? ' Not all of them were read in time.' : letters.length ? '' : ' There are none.';
+    setText(read, at ? `Read at ${time(at)}.${all}` : 'Not read yet, or the instance may not read the topic.');
   }
   function show({ now }) {
     head.replaceChildren(state(now));

@@ -160,7 +160,7 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
   const row = ({ name, wants, backlog, ...effect }) => {
     // A limit does not change a grant.
     const [before, after] = ['before', 'after'].map((when) =>
-      Math.min(effect[`granted_${when}`], Math.round(effect[`limit_${when}`] ?? Infinity)));
+      Math.min(effect[`granted_${when}`], effect[`limit_${when}`] ?? Infinity));
     const growth = trend(samples, ({ clients: all }) => all.find(([client]) => client === name)?.[1][2]);
     // No more is admitted than is wanted. The records that come stay as they are.
     const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;

@@ -21,29 +21,40 @@ export function trend(samples, of = (sample) => sample.backlog) {
   return Number.isNaN(rise) ? null : rise;
 }
 
-function backlogSays(samples, backlog, { enforce, held, capacity, cycle_seconds: cycle }) {
+function backlogSays(samples, backlog, now) {
+  const { enforce, held, capacity, cycle_seconds: cycle } = now;
   if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
   const rise = trend(samples);
   if (rise === null) return 'Too few seconds are known to say how it moves.';
   if (Math.abs(rise) < Math.max(0.5, backlog / 3600)) return 'It neither grows nor shrinks.';
   const above = `${count(Math.ceil(capacity + rise * cycle))} ${perCycle(cycle)}`;
-  const why = held.length ? 'a rule holds a client.' : `more is sent than the capacity. One above ${above} would shrink it.`;
+  // Where the capacity is not used up, a limit may be what delays.
+  const isFull = addUp(samples, now) && now.window_admitted > 0.9 * capacity;
+  const cure = isFull ? ` A capacity above ${above} would shrink it.` : '';
+  const why = held.length ? 'a rule holds a client.' : `more is sent than may go.${cure}`;
   if (rise > 0) return `It grows by ${records(Math.round(rise))} a second: ${why}`;
   return `It shrinks by ${records(Math.round(-rise))} a second, so it is gone in about ${seconds(backlog / -rise)}.`;
 }
 
 const their = (n) => (n === 1 ? 'its' : 'their');
 
+/** Tells whether all records of a service are delayed or admitted, and here: then its figures add up. */
+const addUp = (samples, { mode, enforce, group }) => mode === 'shape' && enforce && (group.members ?? []).length <= 1
+  && samples.every((sample) => sample.at_ms < samples.at(-1).at_ms - 1000 * TREND_S || !sample.rejected);
+
 /** Returns what a client sends in a second: its admissions and the rise of its backlog; null if that is not known. */
-function sends(samples, client) {
+function sends(samples, client, now) {
   const figure = (at) => ({ clients }) => clients.find(([name]) => name === client)?.[1][at];
   const rise = trend(samples, figure(2));
-  const last = samples.filter((sample) => sample.at_ms > samples.at(-1).at_ms - 1000 * TREND_S);
-  const admitted = last.reduce((sum, sample) => sum + (figure(0)(sample) ?? NaN), 0) / TREND_S;
-  return rise === null || Number.isNaN(admitted) ? null : Math.max(0, rise + admitted);
+  if (rise === null || !addUp(samples, now)) return null;
+  const [first, ...last] = samples.filter((sample) => sample.at_ms >= samples.at(-1).at_ms - 1000 * TREND_S);
+  const passed = (samples.at(-1).at_ms - first.at_ms) / 1000;
+  const admitted = last.reduce((sum, sample) => sum + (figure(0)(sample) ?? NaN), 0) / passed;
+  return Number.isNaN(admitted) ? null : Math.max(0, rise + admitted);
 }
 
-function floods(link, samples, { demands, held, known_clients: known, within_share: within, cycle_seconds: cycle }) {
+function floods(link, samples, now) {
+  const { demands, held, known_clients: known, within_share: within, cycle_seconds: cycle } = now;
   const holds = held.length > 0 && [...listed(held), ` ${held.length === 1 ? 'is' : 'are'} held by a rule. `];
   if (demands.length === 0 && holds) return ['–', [holds, h('a', { href: link(held[0]) }, 'Release it…')]];
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
@@ -51,7 +62,7 @@ function floods(link, samples, { demands, held, known_clients: known, within_sha
   const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
   const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
   const others = Math.max(rest.length, known - within - held.length - 1);
-  const rate = sends(samples, client);
+  const rate = sends(samples, client, now);
   const sent = rate === null ? '' : ` It sends about ${records(Math.round(rate * cycle))} ${perCycle(cycle)}.`;
   return [id(client), [`It wants ${records(wants)} in this cycle, with its backlog${times}.${sent} `,
     others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share. `,
