@@ -47,6 +47,7 @@ fn markdown() -> String {
     }
     push_labels(&mut page);
     push_buckets(&mut page);
+    push_uncharted(&mut page);
     page
 }
 
@@ -109,6 +110,16 @@ fn push_buckets(page: &mut String) {
         "\n## Buckets\n\nThe upper bounds of the buckets of histograms with the label `client`, in seconds: \
          {of_clients}.\nThose of all other histograms: {all}."
     );
+}
+
+fn push_uncharted(page: &mut String) {
+    page.push_str(
+        "\n## On no dashboard\n\nThe [dashboards](../grafana/README.md) show every other metric.\n\n\
+         | metric | reason |\n|---|---|\n",
+    );
+    for (metric, why) in TABLE.iter().filter_map(|metric| Some((metric, metric.uncharted?))) {
+        let _ = writeln!(page, "| `{}` | {why} |", metric.name);
+    }
 }
 
 #[test]
