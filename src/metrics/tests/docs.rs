@@ -10,7 +10,6 @@ use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCE
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState};
-use watermaster_core::reason::Reason;
 
 const HEAD: &str = "\
 # Metrics
@@ -80,9 +79,9 @@ records of no client, and clients that lost their label. |
 | `consumer_group` | the service's `consumer_group`, which reads its target |
 | `hash` | sixteen hexadecimal digits, as `GET /v1/config` shows them; `instance_id`, `admin.listen` and hidden values do not count |
 | `mode` | `shape`, `reject` |
+| `reason` of a rejection | [the reasons](dead-letters.md#reasons) of dead letters |
 ",
     );
-    push_values(page, "`reason` of a rejection", Reason::NAMES);
     push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a change of the found capacity", ChangeCause::VARIANTS);
