@@ -24,8 +24,6 @@ const USER_AGENT: &str = concat!("watermaster/", env!("CARGO_PKG_VERSION"));
 /// The reason why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum MskError {
-    #[error("sasl.oauthbearer.config is not \"{MSK}REGION\"")]
-    NoRegion,
     #[error(
         "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a role to the pod (EKS \
          Pod Identity, IRSA), the task (ECS) or the instance (EC2: {0})"
@@ -41,9 +39,8 @@ pub enum MskError {
     Signature(#[from] ErrorStack),
 }
 
-/// Makes a token for the region in `sasl.oauthbearer.config`.
-pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, MskError> {
-    let region = config.and_then(|config| config.strip_prefix(MSK)).ok_or(MskError::NoRegion)?.trim();
+/// Makes a token for a region.
+pub(super) fn token(region: &str) -> Result<OAuthToken, MskError> {
     let credentials = credentials::find(region, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let token = sign(&credentials, region, now.as_secs())?;

@@ -58,19 +58,22 @@ const NO_ENDPOINT: &str = "none://none";
 fn check_clients(settings: &Settings) -> Result<(), ClientRefused> {
     let (kafka, Some(service)) = (&settings.kafka, settings.services.first()) else { return Ok(()) };
     let properties = kafka.all_properties();
-    let refused =
-        |(problem, allowed): (&str, &str)| ClientRefused { problem: problem.to_owned(), allowed: allowed.to_owned() };
-    missing_tokens(&properties).or_else(|| wrong_endpoint(&properties)).map_or(Ok(()), |found| Err(refused(found)))?;
+    if let Some(refused) = missing_tokens(&properties).or_else(|| wrong_endpoint(&properties)) {
+        return Err(refused);
+    }
     make::<BaseConsumer<_>>("consumer", kafka, consumer::config(kafka, service))?;
     make::<BaseProducer<_>>("producer", kafka, producer::config(kafka, service, DEFAULT_BATCH_BYTES))
 }
 
 /// Returns the problem and what is allowed if the address of the token endpoint is none. librdkafka finds out when it
 /// asks for a token, which it does not while it is checked.
-fn wrong_endpoint(properties: &BTreeMap<String, String>) -> Option<(&'static str, &'static str)> {
+fn wrong_endpoint(properties: &BTreeMap<String, String>) -> Option<ClientRefused> {
     let endpoint = properties.get(TOKEN_ENDPOINT)?.to_lowercase();
     let is_url = endpoint.starts_with("https://") || endpoint.starts_with("http://");
-    (!is_url).then_some(("sasl.oauthbearer.token.endpoint.url is no URL", "https://HOST/PATH, or http://"))
+    (!is_url).then(|| ClientRefused {
+        problem: "sasl.oauthbearer.token.endpoint.url is no URL".to_owned(),
+        allowed: "https://HOST/PATH, or http://".to_owned(),
+    })
 }
 
 fn make<T: FromClientConfigAndContext<LoggingContext>>(

@@ -83,14 +83,10 @@ fn credentials(kafka: &Kafka) -> &'static str {
         Some("PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512") => {
             "the credentials are not accepted: check sasl.username and sasl.password"
         }
-        Some("OAUTHBEARER") if oauth::is_for_msk(&kafka.properties) => {
-            "there is no token, or it is not accepted: check the AWS credentials, the region in \
-             sasl.oauthbearer.config, and the policy of the role"
-        }
-        Some("OAUTHBEARER") => {
+        Some("OAUTHBEARER") => oauth::advice(&kafka.properties).unwrap_or(
             "there is no token, or it is not accepted: check sasl.oauthbearer.client.id, \
-             sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url"
-        }
+             sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url",
+        ),
         // librdkafka's default.
         Some("GSSAPI") | None => {
             "there is no Kerberos ticket, or it is not accepted: check sasl.kerberos.principal and \

@@ -45,7 +45,13 @@ pub struct Metric {
     pub help: &'static str,
     /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
     pub buckets: &'static [f64],
+    /// The reason for which no dashboard shows the metric; `None` for those that one shows.
+    pub uncharted: Option<&'static str>,
     pub(super) source: SampleSource,
+}
+
+const fn one(texts: &[&'static str]) -> Option<&'static str> {
+    if let [text] = texts { Some(*text) } else { None }
 }
 
 const fn buckets(kind: MetricKind, bounds: &'static [f64]) -> &'static [f64] {
@@ -67,7 +73,8 @@ pub const CHANGE_DIRECTIONS: [&str; 2] = ["up", "down"];
 const DECISIONS: [&str; 2] = ["admitted", "rejected"];
 
 macro_rules! metrics {
-    ($($name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal $source:ident $($write:expr)?;)*) => {
+    ($($name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal
+        $source:ident $($write:expr)? $(, uncharted $why:literal)?;)*) => {
         /// Every metric, in the order of the documentation.
         pub static TABLE: &[Metric] = &[$(
             Metric {
@@ -77,6 +84,7 @@ macro_rules! metrics {
                 labels: &[$($label),*],
                 help: $help,
                 buckets: buckets(MetricKind::$kind, bounds!($source)),
+                uncharted: one(&[$($why)?]),
                 source: SampleSource::$source$(($write))?,
             }
         ),*];
@@ -249,7 +257,9 @@ metrics! {
         Service |s, out| out.put(s.newest.engine.rebalances);
     "watermaster_schema_requests_total" Counter Count ["service" "outcome"]
         "Requests to the schema registry, by outcome; all 0 without avro or protobuf in client_from."
-        Service |s, out| out.put_each(SCHEMA_OUTCOMES, s.newest.engine.schema_requests);
+        Service |s, out| out.put_each(SCHEMA_OUTCOMES, s.newest.engine.schema_requests), uncharted
+        "all 0 without a schema registry; *Platform › Paused partitions* shows the partitions that wait for one, and \
+         the log says why";
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
         Service retention;
@@ -261,10 +271,12 @@ metrics! {
         Service target_lag;
     "watermaster_max_open_records" Gauge Records ["service"]
         "The most admitted records that the target's own consumer group may leave open (max_open); missing without it."
-        Service |s, out| s.open[0].into_iter().for_each(|max| out.put(max));
+        Service |s, out| s.open[0].into_iter().for_each(|max| out.put(max)), uncharted
+        "the bound is configured, and most services have none; an alert fires if it can't be kept";
     "watermaster_open_records" Gauge Records ["service"]
         "Offsets that this group has not committed, those of marks of transactions among them; missing while unknown."
-        Service |s, out| s.open[1].into_iter().for_each(|open| out.put(open));
+        Service |s, out| s.open[1].into_iter().for_each(|open| out.put(open)), uncharted
+        "most services have no bound; where one has, *Service › Lag of the service* shows the same records";
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
         "Open offsets of the dead-letter topics: not redriven or parked by any job, nor closed; missing while unknown."
         Service dead_letter_offsets;
@@ -354,16 +366,19 @@ metrics! {
         Service |s, out| put_numbers(&s.rules.changes, out);
     "watermaster_rules_read_offset" Gauge Count ["service"]
         "Rules are read below this offset."
-        Service |s, out| s.rules.position.into_iter().for_each(|(offset, _)| out.put(offset));
+        Service |s, out| s.rules.position.into_iter().for_each(|(offset, _)| out.put(offset)), uncharted
+        "only whether instances fall behind counts, and an alert compares them";
     "watermaster_rules_checksum" Gauge Count ["service"]
         "A sum over the rules, equal for instances that read equally far."
-        Service |s, out| s.rules.position.into_iter().for_each(|(_, sum)| out.put(sum));
+        Service |s, out| s.rules.position.into_iter().for_each(|(_, sum)| out.put(sum)), uncharted
+        "only whether it differs between instances counts, and an alert compares it";
     "watermaster_rules_behind_seconds" Gauge Seconds ["service"]
         "Time since the brokers told the end of the rules' topic."
         Service |s, out| s.rules.behind.into_iter().for_each(|behind| out.put(behind.as_secs_f64()));
     "watermaster_rules_last_change_seconds" Gauge Seconds ["service"]
         "Time of the newest change of a rule, since the Unix epoch."
-        Service |s, out| s.rules.last_change.into_iter().for_each(|at| out.put(at.as_secs_f64()));
+        Service |s, out| s.rules.last_change.into_iter().for_each(|at| out.put(at.as_secs_f64())), uncharted
+        "the annotation *Rule changes* of the boards shows it";
 
     // ## State
     "watermaster_ready" Gauge Bool ["service"]
@@ -399,8 +414,11 @@ metrics! {
         Instance |_, out| out.put(clock::process_time().as_secs_f64());
     "process_open_fds" Gauge Count [] "Open file descriptors." Process;
     "process_max_fds" Gauge Count [] "The most file descriptors that may be open." Process;
-    "process_virtual_memory_bytes" Gauge Bytes [] "Virtual memory size." Process;
-    "process_virtual_memory_max_bytes" Gauge Bytes [] "The limit of the virtual memory size." Process;
+    "process_virtual_memory_bytes" Gauge Bytes [] "Virtual memory size." Process, uncharted
+        "address space does not show how much memory is used; a panel shows resident memory";
+    "process_virtual_memory_max_bytes" Gauge Bytes [] "The limit of the virtual memory size." Process, uncharted
+        "the address-space limit does not end a container; the orchestrator's memory limit does, and its own \
+         dashboards show it";
     "process_resident_memory_bytes" Gauge Bytes [] "Resident memory size." Process;
     "process_start_time_seconds" Gauge Seconds [] "The start time of the process, in seconds since 1970." Process;
     "process_threads" Gauge Count [] "Threads of the process." Process;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use watermaster::metrics::table::TABLE;
+use watermaster::metrics::table::{Metric, TABLE};
 
 use crate::board::{Board, list, placeholders, text};
 use crate::repository::{files, read, root};
@@ -280,23 +280,19 @@ fn sorted(value: Value) -> Value {
 }
 
 #[test]
-fn every_metric_is_on_a_board_or_not_charted_for_a_reason() {
+fn every_metric_is_on_a_board_or_the_table_says_why_not() {
     let boards = Board::all();
     let panels = boards.iter().flat_map(Board::panels);
     let charted: BTreeSet<_> = panels
         .flat_map(|panel| panel.expressions())
         .flat_map(|expression| examine(expression, &nothing_recorded()).metrics)
         .collect();
-    let page = read(&root("grafana/not-charted.md"));
-    let excused: BTreeSet<_> =
-        page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
-    let all: BTreeSet<_> = TABLE.iter().map(|metric| metric.name).collect();
-    let neither = all.iter().filter(|name| !charted.contains(**name) && !excused.contains(**name));
-    let mut problems: Vec<_> =
-        neither.map(|name| format!("{name} is on no board, and not-charted.md gives no reason")).collect();
-    let needless = excused.iter().filter(|name| !all.contains(**name) || charted.contains(**name));
-    problems.extend(needless.map(|name| format!("not-charted.md: {name} is charted, or does not exist")));
-    assert_none(problems);
+    let wrong = TABLE.iter().filter(|metric| charted.contains(metric.name) == metric.uncharted.is_some());
+    let problem = |metric: &Metric| match metric.uncharted {
+        Some(_) => format!("{} is on a board: the table of metrics needs no reason against it", metric.name),
+        None => format!("{} is on no board, and the table of metrics gives no reason", metric.name),
+    };
+    assert_none(wrong.map(problem).collect());
 }
 
 /// `$__rate_interval` is correct only if Grafana knows the scrape interval.

@@ -10,6 +10,7 @@ mod board;
 mod boards;
 mod catalogue;
 mod promql;
+mod reasons;
 #[path = "../support/repository.rs"]
 mod repository;
 mod rules;

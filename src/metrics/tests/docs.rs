@@ -10,7 +10,6 @@ use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCE
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState};
-use watermaster_core::reason::Reason;
 
 const HEAD: &str = "\
 # Metrics
@@ -47,6 +46,7 @@ fn markdown() -> String {
     }
     push_labels(&mut page);
     push_buckets(&mut page);
+    push_uncharted(&mut page);
     page
 }
 
@@ -79,9 +79,9 @@ records of no client, and clients that lost their label. |
 | `consumer_group` | the service's `consumer_group`, which reads its target |
 | `hash` | sixteen hexadecimal digits, as `GET /v1/config` shows them; `instance_id`, `admin.listen` and hidden values do not count |
 | `mode` | `shape`, `reject` |
+| `reason` of a rejection | [the reasons](dead-letters.md#reasons) of dead letters |
 ",
     );
-    push_values(page, "`reason` of a rejection", Reason::NAMES);
     push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a change of the found capacity", ChangeCause::VARIANTS);
@@ -109,6 +109,16 @@ fn push_buckets(page: &mut String) {
         "\n## Buckets\n\nThe upper bounds of the buckets of histograms with the label `client`, in seconds: \
          {of_clients}.\nThose of all other histograms: {all}."
     );
+}
+
+fn push_uncharted(page: &mut String) {
+    page.push_str(
+        "\n## On no dashboard\n\nThe [dashboards](../grafana/README.md) show every other metric.\n\n\
+         | metric | reason |\n|---|---|\n",
+    );
+    for (metric, why) in TABLE.iter().filter_map(|metric| Some((metric, metric.uncharted?))) {
+        let _ = writeln!(page, "| `{}` | {why} |", metric.name);
+    }
 }
 
 #[test]
