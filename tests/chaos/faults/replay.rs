@@ -40,6 +40,7 @@ fn plan(world: &World) -> Plan {
         append_time: true,
         capacity: 2_000,
         pace: false,
+        rules: false,
         more_kafka: "on_foreign_offset = \"replay\"".to_owned(),
         group,
         ..world.plan.clone()
