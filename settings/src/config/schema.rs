@@ -47,8 +47,8 @@ pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
 /// The beginnings of variables for tests, benchmarks and planted faults, which tests inside one process share with the
 /// configuration.
 const OTHER_VARIABLES: &[&str] = &[
-    "BENCH_", "FAILPOINT", "FUZZ_", "GROUP_SEED", "KAFKA_CLASSES", "KAFKA_HEAP", "KAFKA_JARS", "KAFKA_SCRAM", "PLANT",
-    "RULES_SEED", "SIM_", "TEST_",
+    "BENCH_", "FAILPOINT", "FUZZ_", "GROUP_SEED", "KAFKA_CLASSES", "KAFKA_FEATURE", "KAFKA_HEAP", "KAFKA_JARS",
+    "KAFKA_SCRAM", "PLANT", "RULES_SEED", "SIM_", "TEST_",
 ];
 
 /// Keys of former versions.
