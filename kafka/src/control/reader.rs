@@ -34,7 +34,7 @@ pub(crate) struct LogReader {
     /// The partition, to ask for its position.
     partition: TopicPartitionList,
     position: u64,
-    /// The id of the topic; empty where the brokers tell none.
+    /// The id of the topic; empty where the brokers tell none, or have not told it yet.
     id: String,
     /// The time of the last record or end, or of the last look at the topic's id.
     heard: Instant,
@@ -69,8 +69,9 @@ impl LogReader {
         let login = Login::new(kafka);
         let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
         let failed = |source| SeatLogError::Ends { topic: topic.to_owned(), source };
-        // The id is asked for first: that of a later topic would hide that this one is another.
-        let id = assign::topic_id(&consumer, topic, timeout).map_err(failed)?;
+        // The id is asked for first: that of a later topic would hide that this one is another. Without an answer, the
+        // next silence tells it.
+        let id = assign::topic_id(&consumer, topic, timeout.min(ID_TIMEOUT)).unwrap_or_default();
         let (low, end) = consumer.fetch_watermarks(topic, PARTITION, timeout).map_err(failed)?;
         let mut partition = TopicPartitionList::new();
         // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
@@ -125,12 +126,16 @@ impl LogReader {
     /// # Errors
     /// The topic is another one than at the beginning.
     pub fn check_topic(&mut self) -> Result<(), SeatLogError> {
-        if self.heard.elapsed() < SILENCE || self.id.is_empty() {
+        if self.heard.elapsed() < SILENCE {
             return Ok(());
         }
         let id = assign::topic_id(&self.consumer, &self.topic, ID_TIMEOUT);
         self.heard = Instant::now();
         match id {
+            Ok(id) if self.id.is_empty() => {
+                self.id = id;
+                Ok(())
+            }
             Ok(id) if !id.is_empty() && id != self.id => Err(SeatLogError::Replaced { topic: self.topic.clone() }),
             // Without an answer nothing is known.
             Ok(_) | Err(_) => Ok(()),
