@@ -553,14 +553,13 @@ async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> R
 async fn letters(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, Path(name): Path<String>,
 ) -> Response {
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| view::letters(&service, caller.role == Role::Operate)).await,
-        Err(unknown) => *unknown,
-    }
+    show(&served, &name, move |service| view::letters(service, caller.role == Role::Operate)).await
 }
 
 /// Answers with a view of the service with this name.
-async fn show<T: Serialize + 'static>(served: &Served, name: &str, view: fn(&ServiceHandle) -> T) -> Response {
+async fn show<T: Serialize>(
+    served: &Served, name: &str, view: impl FnOnce(&ServiceHandle) -> T + Send + 'static,
+) -> Response {
     match find(&served.state, name) {
         Ok(service) => served.view(move |_| view(&service)).await,
         Err(unknown) => *unknown,

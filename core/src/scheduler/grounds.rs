@@ -15,8 +15,12 @@ impl Scheduler {
             Reason::CapacityInUse => Grounds { quota: Some(self.default_share(now, client)), rule: None },
             Reason::ClientLimit => self.exhausted_limit(now, client),
             Reason::Held => Grounds { quota: None, rule: self.hold(client).map(|rule| rule.name.clone()) },
-            // No limit in numbers is behind the others.
-            _ => Grounds::default(),
+            Reason::Anonymous
+            | Reason::UnknownClient
+            | Reason::TooManyClients
+            | Reason::QueueFull
+            | Reason::Expired
+            | Reason::Undeliverable => Grounds::default(),
         }
     }
 

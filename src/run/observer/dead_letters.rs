@@ -112,10 +112,7 @@ impl DeadLetterWatch {
 /// Keeps the newest letters of each reason, and sorts them by the time of the rejection: that of the record is its
 /// producer's.
 fn keep_newest(letters: &mut Vec<NewestLetter>) {
-    letters.sort_by(|one, other| {
-        let rank = |letter: &NewestLetter| (letter.rejected_at().map(str::to_owned), letter.head.offset);
-        rank(other).cmp(&rank(one))
-    });
+    letters.sort_by(|one, other| (other.rejected_at(), other.head.offset).cmp(&(one.rejected_at(), one.head.offset)));
     let mut shown: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     letters.retain(|letter| {
         let count = shown.entry(letter.reason).or_default();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use super::pass::{Found, Pass, TopicRole, wrong_in};
+use super::pass::{Found, Pass, TopicRole};
 use crate::origin::{Fate, Origin};
 use crate::plan::Plan;
 
@@ -155,7 +155,7 @@ fn judge_output<'p>(
     if place == TopicRole::DeadLetter && found.reason.is_none() {
         verdict.add("altered", format!("throttle headers: {}", describe()));
     }
-    if let Some(reason) = found.reason.and_then(|reason| wrong_in(reason, plan.mode)) {
+    if let Some(reason) = found.reason.and_then(|reason| reason.wrong_in(plan.mode)) {
         verdict.add("dropped", format!("{reason} in mode shape: {}", describe()));
     }
     if !found.placed {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use serde_json::{Value, json};
-use watermaster_core::reason::Reason;
 
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
 use crate::plan::{Mode, Plan, now_ms};
@@ -37,11 +36,25 @@ pub struct Found {
     pub reason: Option<Reason>,
 }
 
-/// Returns the reason's name if this mode never rejects for it: mode shape delays such records.
-pub fn wrong_in(reason: Reason, mode: Mode) -> Option<&'static str> {
-    let only_reject =
-        matches!(reason, Reason::ClientLimit | Reason::Held | Reason::OverAllocation | Reason::CapacityInUse);
-    (mode == Mode::Shape && only_reject).then(|| reason.into_str())
+/// The reason of a rejection: an index into [`REASONS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason(usize);
+
+/// All reasons in `docs/dead-letters.md`.
+pub const REASONS: [&str; 10] = [
+    "anonymous", "unknown_client", "too_many_clients", "client_limit", "held", "over_allocation", "capacity_in_use",
+    "queue_full", "expired", "undeliverable",
+];
+
+/// The reasons that only mode reject has: mode shape delays such records.
+const ONLY_REJECT: [&str; 4] = ["client_limit", "held", "over_allocation", "capacity_in_use"];
+
+impl Reason {
+    /// Returns the reason's name if this mode never rejects for it.
+    pub fn wrong_in(self, mode: Mode) -> Option<&'static str> {
+        let name = REASONS[self.0];
+        (mode == Mode::Shape && ONLY_REJECT.contains(&name)).then_some(name)
+    }
 }
 
 /// All records found, by topic and partition, in the order of offsets.
@@ -201,9 +214,9 @@ impl Pass {
         if !plain {
             return None;
         }
-        let known = Reason::ALL.iter().find(|known| known.into_str() == reason)?;
-        *self.reasons.entry(known.into_str()).or_default() += 1;
-        Some(*known)
+        let known = REASONS.iter().position(|known| *known == reason)?;
+        *self.reasons.entry(REASONS[known]).or_default() += 1;
+        Some(Reason(known))
     }
 }
 
