@@ -36,6 +36,9 @@ pub(super) struct Membership {
     rules: StartRules,
     /// True if there are events or pending work: one load on the hot path.
     busy: AtomicBool,
+    closing: AtomicBool,
+    /// True once a rebalance was answered while the client was being closed.
+    answered_last: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -80,6 +83,8 @@ impl Membership {
             topics,
             rules,
             busy: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            answered_last: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -91,6 +96,11 @@ impl Membership {
     /// Returns true if there is work for [`poll_pending`](Membership::poll_pending) or an event.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
+    }
+
+    /// Notes that the client is about to be closed: from now on, one rebalance is answered, with an unassignment.
+    pub fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Release);
     }
 
     pub fn next_event(&self) -> Option<Event<'static>> {
@@ -270,12 +280,14 @@ impl ClientContext for Membership {
 impl ConsumerContext for Membership {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
         debug_assert!(error.is_error(), "librdkafka tells the kind of rebalance as an error code");
-        if consumer.closed() {
-            // The group waits for no answer any more, and librdkafka leaves most questions about an ended group
-            // unanswered.
-            return;
-        }
-        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+        if self.closing.load(Ordering::Acquire) {
+            // The first answer takes all partitions away, and lets librdkafka leave the group. If an assignment was not
+            // answered yet, closing reports its revocation, too. librdkafka may have left the group before the second
+            // answer, and from then on it leaves most calls without a reply: the calling thread would wait forever.
+            if !consumer.closed() && !self.answered_last.swap(true, Ordering::AcqRel) {
+                self.revoke(consumer, list);
+            }
+        } else if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             self.resolve_positions(consumer, self.topics.partitions(list));
         } else {
             self.revoke(consumer, list);

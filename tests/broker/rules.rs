@@ -1,8 +1,10 @@
 //! Rules of run time: their topic, the API of two instances, and what they do to records.
 
-use std::sync::Barrier;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -10,14 +12,13 @@ use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
 use crate::support::broker::{Broker, Topic};
 use crate::support::config::Config;
 use crate::support::judge::Judge;
-use crate::support::producer::{Outgoing, Producer};
-use crate::support::wait::wait_until;
-use crate::support::watermaster::{START_TIMEOUT, Watermaster};
+use crate::support::producer::{Load, Outgoing, Producer};
+use crate::support::wait::{wait_for, wait_until};
+use crate::support::watermaster::{START_TIMEOUT, Watermaster, request_at};
 
 const CAPACITY: u64 = 1_000;
 /// The tokens of the roles read, write and operate.
 const TOKENS: [&str; 3] = ["token-of-the-reader", "token-of-the-writer", "token-of-operators"];
-const RACES: usize = 100;
 
 /// A service with a topic of rules, and the folder of its tokens.
 struct World {
@@ -54,7 +55,15 @@ impl World {
 /// A request to the rules of the service, with a token by its role.
 fn ask(
     instance: &Watermaster, method: &str, path: &str, role: usize, condition: Condition<'_>, body: &Value,
-) -> (u16, Option<String>, Value) {
+) -> Answer {
+    let url = instance.url().expect("the log has the admin address");
+    ask_at(&url, method, path, role, condition, body).expect("the admin API answers")
+}
+
+/// The status, the ETag and the body.
+type Answer = (u16, Option<String>, Value);
+
+fn ask_at(url: &str, method: &str, path: &str, role: usize, condition: Condition<'_>, body: &Value) -> Option<Answer> {
     let authorization = format!("Bearer {}", TOKENS[role]);
     let mut headers = vec![("authorization", authorization.as_str())];
     headers.extend(condition);
@@ -62,9 +71,8 @@ fn ask(
     if !text.is_empty() {
         headers.push(("content-type", "application/json"));
     }
-    let path = format!("/v1/services/kyc/{path}");
-    let (status, etag, body) = instance.request(method, &path, &headers, &text).expect("the admin API answers");
-    (status, etag, serde_json::from_str(&body).unwrap_or_default())
+    let (status, etag, body) = request_at(url, method, &format!("/v1/services/kyc/{path}"), &headers, &text)?;
+    Some((status, etag, serde_json::from_str(&body).unwrap_or_default()))
 }
 
 /// A header that states versions, if one does.
@@ -75,10 +83,19 @@ const ANY: Condition<'_> = Some(("if-match", "*"));
 
 /// The rules of run time: names with versions.
 fn rules(instance: &Watermaster) -> Vec<(String, String)> {
-    let (status, _, page) = ask(instance, "GET", "rules?origin=run_time", 0, None, &Value::Null);
-    assert_eq!(status, 200, "{page}");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    page["rules"].as_array().expect("rules").iter().map(|rule| (text(&rule["name"]), text(&rule["etag"]))).collect()
+    let (mut all, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("rules?origin=run_time&after={after}");
+        let (status, _, page) = ask(instance, "GET", &path, 0, None, &Value::Null);
+        assert_eq!(status, 200, "{page}");
+        let rules = page["rules"].as_array().expect("rules").iter();
+        all.extend(rules.map(|rule| (text(&rule["name"]), text(&rule["etag"]))));
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => return all,
+        }
+    }
 }
 
 /// A rule that one instance takes holds at the other, too; it survives a kill; and without it the records go on.
@@ -130,13 +147,17 @@ fn a_rule_of_one_instance_holds_at_all_and_survives_a_kill() {
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn of_two_changes_of_one_version_exactly_one_wins() {
+    race(100);
+}
+
+fn race(races: usize) {
     let broker = Broker::of_this_run();
     let world = World::new(&broker, "rules-race");
     let mut instances = Watermaster::start_all(&world.config, &["one", "two"]);
     let rule = |weight: usize| json!({ "clients": ["a"], "weight": weight });
     let (status, mut etag, _) = ask(&instances[0], "PUT", "rules/race", 1, NEW, &rule(1));
     assert_eq!(status, 201);
-    for race in 0..RACES {
+    for race in 0..races {
         let stated = etag.clone().expect("an ETag");
         wait_until("both instances have the version", START_TIMEOUT, || {
             instances.iter().all(|one| rules(one).iter().any(|(_, version)| format!("{version:?}") == stated))
@@ -234,4 +255,114 @@ fn each_refusal_has_a_status_and_no_effect() {
     assert_eq!(status, 204);
     assert_eq!((state("file").as_deref(), state("run_time")), (Some("in_force"), None));
     assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+}
+
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn of_a_thousand_pairs_of_changes_one_of_each_wins() {
+        race(1_000);
+    }
+
+    /// Puts a new rule; asks the instances in turn until one of them says that it is in force. Returns its ETag.
+    fn put(urls: &[Mutex<String>; 2], number: usize, path: &str, body: &Value) -> String {
+        let mut attempt = 0;
+        wait_for(path, DRAIN_TIMEOUT, || {
+            attempt += 1;
+            let url = urls[(number + attempt) % 2].lock().expect("no holder panics").clone();
+            match ask_at(&url, "PUT", path, 1, NEW, body) {
+                Some((201, etag, _)) => Some(etag.expect("an ETag").trim_matches('"').to_owned()),
+                // The outcome of the attempt before was unknown: it came in force.
+                Some((412, _, answer)) if attempt > 1 && answer["in_force"]["rule"]["weight"] == body["weight"] => {
+                    Some(answer["in_force"]["etag"].as_str().expect("an ETag").to_owned())
+                }
+                // The instance was killed, starts, or can't tell the outcome.
+                None | Some((404 | 429 | 503 | 504, ..)) => None,
+                Some(answer) => panic!("{path}: {answer:?}"),
+            }
+        })
+    }
+
+    /// Ten thousand rules are put at two instances while records flow. One instance after the other is killed, each after
+    /// a number of answers. Each rule with an answer is in force at all instances, also at one that starts afterwards,
+    /// with the version of the answer.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn ten_thousand_rules_are_known_to_all_although_instances_are_killed() {
+        const RULES: usize = 10_000;
+        const WRITERS: usize = 16;
+        const KILLS: usize = 4;
+        let names = ["one", "two"];
+        let broker = Broker::of_this_run();
+        let world = World::new(&broker, "rules-many");
+        let mut instances = Watermaster::start_all(&world.config, &names);
+        let url = |instance: &Watermaster| instance.url().expect("the log has the admin address");
+        let urls = [0, 1].map(|place| Mutex::new(url(&instances[place])));
+        let source = world.rig.sources[0].clone();
+        let load = Load::start(&broker, 200, move |number| {
+            Outgoing::numbered(&source, number, ["batch", "web"][number as usize % 2])
+        });
+        let (next, answered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let answers = Mutex::new((BTreeMap::new(), Vec::new()));
+        thread::scope(|scope| {
+            for _ in 0..WRITERS {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= RULES {
+                            return;
+                        }
+                        let (name, began) = (format!("r-{number:05}"), Instant::now());
+                        let body = json!({ "clients": [format!("client-{number}")], "weight": number % 900 + 1 });
+                        let etag = put(&urls, number, &format!("rules/{name}"), &body);
+                        let mut answers = answers.lock().expect("no holder panics");
+                        answers.0.insert(name, etag);
+                        answers.1.push(began.elapsed());
+                        drop(answers);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for kill in 1..=KILLS {
+                let due = || answered.load(Ordering::Relaxed) >= kill * RULES / (KILLS + 1);
+                wait_until("enough answers for a kill", 4 * DRAIN_TIMEOUT, due);
+                let place = kill % 2;
+                instances[place].kill();
+                instances[place] = Watermaster::start(&Config { instance: names[place], ..world.config.clone() });
+                *urls[place].lock().expect("no holder panics") = url(&instances[place]);
+            }
+        });
+        let put = Instant::now();
+        let in_force = |instance: &Watermaster| {
+            let labels = ["origin=\"run_time\"", "state=\"in_force\""];
+            instance.metric("watermaster_rules", &labels) == Some(RULES as f64)
+        };
+        wait_until("both instances have all rules", DRAIN_TIMEOUT, || instances.iter().all(in_force));
+        let seen = put.elapsed();
+        let (answers, mut times) = answers.into_inner().expect("no holder panics");
+        times.sort_unstable();
+        let at = |per_cent: usize| -> Duration { times[times.len() * per_cent / 100] };
+        println!("a put took {:?} (median), {:?} (p99); all rules at both {seen:?} after the last", at(50), at(99));
+        instances.push(Watermaster::start(&Config { instance: "three", ..world.config.clone() }));
+        wait_until("the third instance has all rules", DRAIN_TIMEOUT, || in_force(&instances[2]));
+        let answers: Vec<(String, String)> = answers.into_iter().collect();
+        for instance in &instances {
+            assert_eq!(rules(instance), answers);
+            let sum = |one: &Watermaster| one.metric("watermaster_rules_checksum", &[]);
+            wait_until("the same sum", DRAIN_TIMEOUT, || {
+                sum(instance).is_some() && sum(instance) == sum(&instances[0])
+            });
+        }
+        let sent = load.stop();
+        let delivered = || world.rig.read_target().len() as u64 >= sent;
+        wait_until("all records are delivered", DRAIN_TIMEOUT, delivered);
+        for instance in &mut instances {
+            assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+        }
+        let judge = Judge { admits_all: true, ..NUMBERED };
+        judge.judge(&world.rig.read_sources(), &world.rig.read_target(), &world.rig.read_dead_letter()).assert_right();
+    }
 }

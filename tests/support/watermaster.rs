@@ -177,13 +177,7 @@ impl Watermaster {
     pub fn request(
         &self, method: &str, path: &str, headers: &[(&str, &str)], body: &str,
     ) -> Option<(u16, Option<String>, String)> {
-        let url = format!("{}{path}", self.url()?);
-        let request = ureq::http::Request::builder().method(method).uri(url);
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        let mut response = agent().run(request.body(body.to_owned()).expect("a request")).ok()?;
-        let etag = response.headers().get("etag").and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        let body = response.body_mut().read_to_string().ok()?;
-        Some((response.status().as_u16(), etag, body))
+        request_at(&self.url()?, method, path, headers, body)
     }
 
     /// Returns the admin API's description of a service.
@@ -263,7 +257,7 @@ impl Watermaster {
     }
 
     /// Returns the URL of the admin API, from the log line that names it.
-    fn url(&self) -> Option<String> {
+    pub fn url(&self) -> Option<String> {
         let log = self.log.lock().expect("no holder panics");
         let line = log.lines().find(|line| line.contains("listening") && line.contains("http://"))?;
         let address = line.split("http://").nth(1)?;
@@ -278,6 +272,18 @@ impl Drop for Watermaster {
             let _ = writeln!(std::io::stderr(), "--- watermaster's log ends with\n{}", self.log_tail());
         }
     }
+}
+
+/// Sends a request to an admin API; returns the status, the ETag and the body.
+pub fn request_at(
+    url: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str,
+) -> Option<(u16, Option<String>, String)> {
+    let request = ureq::http::Request::builder().method(method).uri(format!("{url}{path}"));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let mut response = agent().run(request.body(body.to_owned()).expect("a request")).ok()?;
+    let etag = response.headers().get("etag").and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+    let body = response.body_mut().read_to_string().ok()?;
+    Some((response.status().as_u16(), etag, body))
 }
 
 /// Returns the value of a sample line of this metric family with all these labels.

@@ -258,3 +258,10 @@ impl Consumer {
         closing.is_ok() && closed.recv_timeout(timeout).is_ok()
     }
 }
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // The client leaves the group when it is dropped, after this.
+        self.base.context().begin_closing();
+    }
+}
