@@ -77,7 +77,7 @@ fn a_redrive_that_is_killed_ten_times_repeats_and_loses_nothing() {
     let (config, watermaster, load) = under_load(&rig);
     let desk = Desk::new(&config);
     // The rate leaves work for each kill; the progress decides when they come.
-    let options = ["--job", "killed", "--rate", "5000"];
+    let options = ["--job", "killed", "--rate", "2000"];
     for kill in 0..KILLS {
         let mut command = desk.command("redrive", &options);
         let mut redrive = Process::start(command.stdout(Stdio::null()).stderr(Stdio::inherit()));
