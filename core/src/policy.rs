@@ -3,7 +3,7 @@
 
 mod in_force;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -45,8 +45,13 @@ pub struct Policy {
     pub client_idle_timeout: Duration,
     /// The configured clients.
     pub clients: Vec<ClientPolicy>,
-    /// The configured groups of clients.
+    /// The groups of clients: the configured ones, then those that rules make.
     pub groups: Vec<GroupPolicy>,
+    /// The number of groups that rules make: the last ones, in the order of their names.
+    pub made_groups: usize,
+    /// The groups that records named and [patterns of rules make](Policy::would_make_group). They are groups while such
+    /// a rule is valid.
+    pub met_groups: Vec<Arc<str>>,
     /// Names of clients are GROUP/CLIENT where the record names its group.
     pub names_groups: bool,
     /// The rules, with those of the tables of clients and groups.
@@ -90,6 +95,8 @@ impl Policy {
             client_idle_timeout: Duration::from_secs(600).max(cycle * 2),
             clients: Vec::new(),
             groups: Vec::new(),
+            made_groups: 0,
+            met_groups: Vec::new(),
             names_groups: false,
             rules: Arc::default(),
             rules_at_ms: 0,
@@ -155,7 +162,26 @@ impl Policy {
 
     /// The index of the group with this name.
     pub fn group_named(&self, name: &str) -> Option<usize> {
-        self.groups.iter().position(|known| known.name == name)
+        let (configured, made) = self.groups.split_at(self.groups.len() - self.made_groups);
+        let made = || made.binary_search_by(|known| known.name.as_str().cmp(name)).ok();
+        let index = configured.iter().position(|known| known.name == name);
+        index.or_else(|| Some(configured.len() + made()?))
+    }
+
+    /// Takes the groups in the names of these clients as [met](Policy::met_groups).
+    pub fn meet_groups_of<'n>(&mut self, clients: impl Iterator<Item = &'n str>) {
+        if self.names_groups && self.rules.has_patterns_of_groups() {
+            let groups = clients.filter_map(|client| client.split_once('/')).map(|(group, _)| group);
+            self.met_groups = groups.collect::<BTreeSet<_>>().into_iter().map(Arc::from).collect();
+        }
+    }
+
+    /// Returns whether a record that names this group would make it: it is none yet, and a valid rule has a pattern for
+    /// it.
+    pub fn would_make_group(&self, name: &str) -> bool {
+        self.rules.has_patterns_of_groups()
+            && self.rules.makes_group(name, self.rules_at_ms)
+            && self.group_named(name).is_none()
     }
 
     /// The index of the group with a table that lists a client. Of several patterns the one with the most literal

@@ -92,6 +92,21 @@ impl Rules {
         places.map(|&place| &self.list[place as usize]).filter(move |rule| rule.is_valid_at(now_ms))
     }
 
+    /// Returns whether a rule, valid or not, has a pattern for groups.
+    pub(crate) fn has_patterns_of_groups(&self) -> bool {
+        !self.of_groups.is_empty()
+    }
+
+    /// Returns whether a pattern of a rule matches a group, at whatever time the rule is valid.
+    pub fn may_make_group(&self, group: &str) -> bool {
+        self.of_groups.iter().any(|&place| self.list[place as usize].target.names_group(group))
+    }
+
+    /// Returns whether a rule that is valid at this time matches a group.
+    pub(crate) fn makes_group(&self, group: &str, now_ms: i64) -> bool {
+        self.matching_group(group, now_ms).next().is_some()
+    }
+
     /// The ids of the clients that valid rules name in order to set their weight, each once, in the order of the ids.
     pub(crate) fn listed_clients(&self, now_ms: i64) -> Vec<Arc<str>> {
         self.named(&self.of_client, now_ms, |rule| rule.effects.weight.is_some())

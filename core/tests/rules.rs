@@ -3,8 +3,9 @@
 mod sim;
 mod support;
 
+use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU32;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -15,6 +16,7 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::reason::Reason;
 use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
+use watermaster_core::scheduler::Client;
 use watermaster_core::units::Weight;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -241,6 +243,43 @@ fn a_rule_that_names_its_group_decides_before_a_table_with_a_pattern() {
     assert_eq!(of(vec![to("z", "loans", &["*-1"])], "card-1").as_deref(), Some("cards"), "group.cards before z");
     assert_eq!(of(vec![to("a", "loans", &["*-1"])], "card-1").as_deref(), Some("loans"), "a before group.cards");
     assert_eq!(of(vec![to("a", "", &["card-1"])], "card-1"), None, "the unlisted clients");
+}
+
+/// A pattern makes the groups that records name while its rule is valid. Each takes part while it has a client.
+#[test]
+fn a_pattern_makes_the_groups_that_records_name() {
+    let effects = Effects { weight: Some(Weight::from_thousandths(3_000).unwrap()), ..Effects::default() };
+    let gold =
+        Rule { until_ms: Some(START_MS + 60_000), ..rule("gold", RuleTarget::Groups(patterns(&["gold-*"])), effects) };
+    let (name, limits, clients) = ("house".to_owned(), vec![], vec![]);
+    let house = GroupPolicy { name, weight: Weight::ONE, limits, hold: false, clients };
+    let mut base = with_rules(Policy { groups: vec![house], names_groups: true, ..policy(400, SECOND) }, vec![gold]);
+    let before = base.at(START_MS);
+    assert_eq!(["gold-1", "silver-1", "house"].map(|name| before.would_make_group(name)), [true, false, false]);
+    assert_eq!(before.full_name("gold-1", "web"), "gold-1");
+
+    base.meet_groups_of(["gold-2/web", "silver-1/web", "house/web", "gold-1/web"].into_iter());
+    let names = |policy: &Policy| policy.groups.iter().map(|group| group.name.clone()).collect::<Vec<_>>();
+    let in_force = base.at(START_MS);
+    assert_eq!(names(&in_force), ["house", "gold-1", "gold-2"]);
+    assert_eq!(in_force.full_name("gold-1", "web"), "gold-1/web");
+    assert_eq!(
+        ["house", "gold-1", "gold-2", "gold"].map(|name| in_force.group_named(name)),
+        [Some(0), Some(1), Some(2), None]
+    );
+    assert!(!in_force.would_make_group("gold-1"));
+    assert_eq!(names(&base.at(START_MS + 60_000)), ["house"]);
+
+    let mut sim = Sim::new(in_force, 1);
+    let mut shares = |names: &[&str]| {
+        names.iter().for_each(|name| _ = sim.read(name, 0));
+        sim.run_for(SECOND);
+        let share = |client: &Client| (client.name.to_string(), client.grant.default_share.floor());
+        sim.throttle.clients().iter().map(|(_, client)| share(client)).collect::<BTreeMap<_, _>>()
+    };
+    let expected = |shares: &[(&str, u64)]| shares.iter().map(|(name, share)| (name.to_string(), *share)).collect();
+    assert_eq!(shares(&["house/web"]), expected(&[("house/web", 400)]));
+    assert_eq!(shares(&["gold-1/web"]), expected(&[("gold-1/web", 300), ("house/web", 100)]));
 }
 
 // ## What rules do

@@ -210,11 +210,18 @@ pub(super) async fn explain(
     let Ok(at) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
     match service_of(&served, &name) {
         Ok((service, handle)) => {
-            let policy = with_run_time(&service.policy, &handle.rules.rules()).at(at);
+            let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
             Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response()
         }
         Err(unknown) => *unknown,
     }
+}
+
+/// The policy of a service at a time, with rules of run time and with the groups of its known clients and of one more.
+fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64) -> Policy {
+    let mut policy = with_run_time(&service.policy, rules);
+    policy.meet_groups_of(handle.cell.get().clients.iter().map(|known| &*known.name).chain(client));
+    policy.at(at)
 }
 
 const NO_TIME: &str = "at is a date and a time with an offset, such as 2026-07-03T00:00:00Z";
@@ -280,11 +287,11 @@ pub(super) async fn change(
     }
     if query.dry_run {
         let mut rules = handle.rules.rules();
-        let policy = with_run_time(&service.policy, &rules);
+        let before = policy_at(&service, &handle, &rules, None, now);
         rules.retain(|known| *known.name != *name);
         rules.extend(parsed_rule);
-        let changed = with_run_time(&service.policy, &rules);
-        return Json(dry_run(&handle, &policy.at(now), &changed.at(now))).into_response();
+        let after = policy_at(&service, &handle, &rules, None, now);
+        return Json(dry_run(&handle, &before, &after)).into_response();
     }
     if parsed_rule.as_ref().is_some_and(|rule| rule.until_ms.is_some_and(|until| until <= clock::wall_ms())) {
         let body =

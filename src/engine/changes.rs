@@ -1,5 +1,7 @@
 //! The parts of the configuration that an engine takes over while it runs: its policy and its sources.
 
+use std::sync::Arc;
+
 use tracing::info;
 use watermaster_core::units::Time;
 
@@ -64,6 +66,8 @@ impl Engine<'_> {
     }
 
     fn change_rules(&mut self, now: Time) {
+        let groups = self.throttle.clients().groups().iter().filter(|group| group.clients > 0);
+        self.policy.take_groups(groups.filter_map(|group| group.name.strip_suffix('/')).map(Arc::from));
         let policy = self.policy.look(clock::wall_ms());
         let (service, capacity, enforce) = (&self.job.service.name, policy.capacity, policy.enforce);
         info!(service, capacity, enforce, "other rules are valid now");

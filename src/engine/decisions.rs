@@ -35,6 +35,9 @@ impl<'c> Engine<'c> {
         let (sender, name) = match &found {
             NamedSender::Client(name) => (Sender::Client(name), &**name),
             NamedSender::InGroup { group, client } => {
+                if self.throttle.policy().would_make_group(group) {
+                    self.policy.meet_group(group);
+                }
                 full_name = self.throttle.policy().full_name(group, client);
                 (Sender::Client(&full_name), &*full_name)
             }

@@ -68,3 +68,38 @@ fn a_flood_delays_neither_its_siblings_nor_others() {
         assert!(batch <= BATCH / 2, "{batch} records of the batch were admitted before the last one of {name}");
     }
 }
+
+/// A pattern of a rule makes a group of each topic whose records come. Records before that count as one client with the
+/// group's name.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_pattern_of_a_rule_makes_groups() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "made-groups", 2, 1, TargetTime::Append);
+    let keys = "client_from = [\"header:client-id\"]\ngroup_from = [\"topic\"]";
+    let rule = "[[service.rule]]\nname = \"tier\"\ngroups = [\"topic-*\"]\nweight = 2\n";
+    let mut instance = Watermaster::start(&rig.config(rig.service(CAPACITY, "1s", keys, rule)));
+    let named = |instance: &Watermaster, list: &str| -> Vec<String> {
+        let service = instance.service("kyc");
+        let entries = service[list].as_array().expect("a list").iter();
+        entries.map(|entry| entry["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let producer = Producer::to(&broker);
+    let send = |topics: &[String], from: u64| {
+        producer.send_all((from..).zip(topics).map(|(number, topic)| Outgoing::numbered(topic, number, "web")));
+        producer.flush();
+    };
+    send(&rig.sources[..1], 0);
+    wait_until("the first group", DRAIN_TIMEOUT, || named(&instance, "groups") == ["", "topic-0"]);
+    send(&rig.sources, 1);
+    wait_until("both groups", DRAIN_TIMEOUT, || named(&instance, "groups") == ["", "topic-0", "topic-1"]);
+    send(&rig.sources, 3);
+    let all = ["topic-0", "topic-0/web", "topic-1", "topic-1/web"];
+    wait_until("the clients of both groups", DRAIN_TIMEOUT, || {
+        let mut names = named(&instance, "clients");
+        names.sort();
+        names == all
+    });
+    wait_until("all records are admitted", DRAIN_TIMEOUT, || rig.read_target().len() == 5);
+    assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+}

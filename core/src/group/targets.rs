@@ -62,8 +62,7 @@ impl Shares {
 
     /// The index in the policy of the group whose unnamed clients' load has this name.
     fn group_of_unnamed(&self, name: &str) -> Option<usize> {
-        let name = name.strip_suffix('/')?;
-        self.policy.groups.iter().position(|group| group.name == name)
+        self.policy.group_named(name.strip_suffix('/')?)
     }
 
     /// The name under which the load of a client is told if it is too small for a name of its own.
@@ -188,7 +187,10 @@ impl Splitter {
 
     /// The part of a group's demand that is here, by the group's name with `/` behind it.
     pub(crate) fn group_ratio(&self, shares: &Shares, name: &str) -> Option<Ratio> {
-        let index = shares.groups.iter().position(|known| **known == *name)?;
+        let index = match name.strip_suffix('/') {
+            Some(name) => shares.policy.group_named(name)? + 1,
+            None => 0,
+        };
         self.group_ratios.get(index).copied()
     }
 

@@ -1,6 +1,6 @@
 //! The policy that rules make of the one of the configuration.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::{sync::Arc, time::Duration};
 
 use super::{ClientPolicy, GroupPolicy, Limit, Policy};
@@ -40,21 +40,20 @@ impl Policy {
         policy
     }
 
-    /// Lists the groups that rules name, and decides the values of all groups.
+    /// Lists the groups that rules make, and decides the values of all groups.
     fn list_groups(&mut self) {
         let rules = Arc::clone(&self.rules);
-        let known: HashSet<String> = self.groups.iter().map(|group| group.name.clone()).collect();
-        for id in rules.listed_groups(self.rules_at_ms) {
-            if !known.contains(&*id) {
-                self.groups.push(GroupPolicy {
-                    name: id.to_string(),
-                    weight: Weight::ONE,
-                    limits: Vec::new(),
-                    hold: false,
-                    clients: Vec::new(),
-                });
-            }
-        }
+        let met = self.met_groups.iter().filter(|name| rules.makes_group(name, self.rules_at_ms)).cloned();
+        let mut made: BTreeSet<Arc<str>> = rules.listed_groups(self.rules_at_ms).into_iter().chain(met).collect();
+        self.groups.iter().for_each(|group| _ = made.remove(&*group.name));
+        self.made_groups = made.len();
+        self.groups.extend(made.iter().map(|name| GroupPolicy {
+            name: name.to_string(),
+            weight: Weight::ONE,
+            limits: Vec::new(),
+            hold: false,
+            clients: Vec::new(),
+        }));
         for group in &mut self.groups {
             let rules = rules.for_group(&group.name, self.rules_at_ms);
             group.weight = rules.decide(|rule| rule.effects.weight).unwrap_or(Weight::ONE);

@@ -4,7 +4,7 @@
 //! alone if it is configured, else in the group of unlisted clients, which is the first one. Without either, all
 //! clients stand alone.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::fair::{FairQueue, QueueOf};
 use super::limits::Limits;
@@ -34,6 +34,8 @@ pub struct ClientGroup {
     pub name: Arc<str>,
     /// `None` for the unlisted clients: their weight depends on their number.
     weight: Option<Weight>,
+    /// The group takes part also while it has no client: it is configured.
+    is_configured: bool,
     /// The number of its clients, and their weights inside it, in thousandths.
     pub clients: u64,
     inner: u128,
@@ -64,10 +66,12 @@ impl ClientGroups {
     /// Changes to the groups of another policy, without clients. A group that was there before keeps its credit, its
     /// grant and its limit's debt.
     pub(super) fn change(&mut self, policy: &Policy, now: Time) {
-        let former = std::mem::take(&mut self.list);
+        let former: HashMap<Arc<str>, ClientGroup> =
+            std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group)).collect();
+        let configured = policy.groups.len() - policy.made_groups;
         let none = Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::ZERO };
         let group = |(index, name): (usize, Arc<str>)| {
-            let known = former.iter().find(|known| known.name == name);
+            let known = former.get(&name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
             let mut limits = known.and_then(|known| known.limits.clone());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
@@ -76,6 +80,7 @@ impl ClientGroups {
             ClientGroup {
                 name,
                 weight: wanted.map(|wanted| wanted.weight),
+                is_configured: index <= configured,
                 clients: 0,
                 inner: 0,
                 limits,
@@ -116,8 +121,11 @@ impl ClientGroups {
     }
 
     fn weight(&self, group: &ClientGroup) -> u64 {
-        let unlisted = || (Weight::ONE.thousandths() * group.clients).min(self.unlisted_weight.thousandths());
-        group.weight.map_or_else(unlisted, Weight::thousandths)
+        match group.weight {
+            Some(_) if group.clients == 0 && !group.is_configured => 0,
+            Some(weight) => weight.thousandths(),
+            None => (Weight::ONE.thousandths() * group.clients).min(self.unlisted_weight.thousandths()),
+        }
     }
 
     fn total_weight(&self) -> u128 {

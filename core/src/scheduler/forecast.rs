@@ -23,15 +23,19 @@ pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
             || group.is_some_and(|group| policy.groups[group].hold);
         let weight = effects.map(|effects| effects.weight).or(listed).unwrap_or(Weight::ONE).thousandths();
         let place = policy.place(group, listed.is_some());
-        if place == Some(0) {
-            groups[0].weight = (groups[0].weight + weight).min(policy.unlisted_weight.thousandths());
+        match place {
+            Some(0) => groups[0].weight = (groups[0].weight + weight).min(policy.unlisted_weight.thousandths()),
+            Some(group) => groups[group].weight = policy.groups[group - 1].weight.thousandths(),
+            None => {}
         }
         places.push(place);
         held.push(is_held);
         let wants = Wants::Records(if is_held { 0 } else { *wants });
         claims.push(Claim { weight, wants, credit: Credit::default() });
     }
-    for (claim, group) in groups.iter_mut().skip(1).zip(&policy.groups) {
+    // Configured groups take part also without a client.
+    let configured = policy.groups.len() - policy.made_groups;
+    for (claim, group) in groups.iter_mut().skip(1).zip(&policy.groups[..configured]) {
         claim.weight = group.weight.thousandths();
     }
     let params =

@@ -119,6 +119,8 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
         rules: rule::rules(section, rules_max_capacity(section, capacity)),
         rules_at_ms: Some(0),
         all_alone: Some(false),
+        made_groups: Some(0),
+        met_groups: Some(Vec::new()),
     })
 }
 

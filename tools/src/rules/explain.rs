@@ -55,7 +55,9 @@ pub fn run(args: &ExplainArgs) -> Exit {
 }
 
 fn explained(service: &Service, args: &ExplainArgs) -> ExplainView {
-    let policy = service.policy.at(args.at.unwrap_or_else(|| millis(SystemTime::now())));
+    let mut policy = service.policy.clone();
+    policy.meet_groups_of(args.client.as_deref().into_iter());
+    let policy = policy.at(args.at.unwrap_or_else(|| millis(SystemTime::now())));
     ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref())
 }
 

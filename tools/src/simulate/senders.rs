@@ -35,6 +35,7 @@ impl Senders {
         // A client whose record names its group: GROUP/CLIENT.
         let parts = |name| str::split_once(name, '/').filter(|_| service.policy.names_groups);
         let names = contents.clients.iter().map(|name| match parts(name) {
+            Some((group, _)) if service.policy.rules.may_make_group(group) => name.clone(),
             Some((group, client)) => service.policy.full_name(group, client).into_owned(),
             None => name.clone(),
         });
@@ -91,6 +92,7 @@ impl Senders {
             policy.overflow = Overflow::DeadLetter;
         }
         policy.clients.iter_mut().for_each(|client| client.name = named(&client.name, self.hashed));
+        policy.meet_groups_of(self.names.iter().map(String::as_str));
         policy
     }
 
