@@ -15,11 +15,11 @@ use watermaster_settings::{Kafka, Service, token::SharedToken};
 use super::origin::Origin;
 use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
-use super::progress::{OffsetProgress, total};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs, total};
 use crate::cli::{Output, OutputArg, print, print_json};
+use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
 
 /// The most records and bytes of one transaction.
