@@ -30,12 +30,7 @@ pub struct TraceFacts {
     service: String,
     cycle: Duration,
     threshold: Duration,
-    records: u64,
-    clients: usize,
-    partitions: usize,
-    /// RFC 3339.
-    from: String,
-    to: String,
+    contents: Contents,
     /// Reasons to doubt the numbers.
     notes: Vec<String>,
 }
@@ -62,11 +57,7 @@ impl WhatIf {
             service: service.name.clone(),
             cycle: service.policy.cycle,
             threshold: options.threshold,
-            records: contents.records(),
-            clients: contents.clients.len(),
-            partitions: contents.partitions.len(),
-            from: rfc3339(contents.first_ms),
-            to: rfc3339(contents.last_ms),
+            contents: contents.clone(),
             notes: notes(contents, service, options),
         };
         WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }
@@ -74,8 +65,7 @@ impl WhatIf {
 
     /// Returns a sentence about the trace.
     pub fn title(&self) -> String {
-        let TraceFacts { service, records, clients, partitions, from, to, .. } = &self.facts;
-        format!("{service}: {records} records of {clients} clients in {partitions} partitions, {from} to {to}")
+        format!("{}: {}", self.facts.service, self.facts.contents.extent())
     }
 
     /// Returns whether every question has an answer.
@@ -90,9 +80,7 @@ impl WhatIf {
 }
 
 fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec<String> {
-    let sum =
-        |count: fn(&crate::trace_file::TracedPartition) -> u64| contents.partitions.iter().map(count).sum::<u64>();
-    let (late, gaps, retried) = (sum(|at| at.late), sum(|at| at.gaps), contents.retried);
+    let (late, gaps, retried) = (contents.sum(|at| at.late), contents.sum(|at| at.gaps), contents.retried);
     let mut topics = contents.partitions.iter().map(|partition| &partition.topic);
     let foreign = topics.find(|topic| service.sources.iter().all(|source| source.topic != **topic));
     let share = 100.0 * retried as f64 / contents.records().max(1) as f64;
@@ -117,9 +105,10 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
 impl Serialize for WhatIf {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let facts = &self.facts;
+        let contents = &facts.contents;
         let trace = json!({
-            "records": facts.records, "clients": facts.clients, "partitions": facts.partitions,
-            "from": facts.from, "to": facts.to,
+            "records": contents.records(), "clients": contents.clients.len(), "partitions": contents.partitions.len(),
+            "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
         });
         let mut report = serializer.serialize_struct("WhatIf", 8)?;
         report.serialize_field("service", &facts.service)?;

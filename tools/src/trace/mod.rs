@@ -144,61 +144,35 @@ fn traced(log: &watermaster_kafka::source_log::LogPartition) -> TracedPartition 
     }
 }
 
-/// The facts of a trace, summed up.
-struct Sums {
-    gaps: u64,
-    late: u64,
-    append_time: usize,
-    from: String,
-    to: String,
-}
-
-impl Sums {
-    fn of(contents: &Contents) -> Sums {
-        let sum = |count: fn(&TracedPartition) -> u64| contents.partitions.iter().map(count).sum();
-        Sums {
-            gaps: sum(|partition| partition.gaps),
-            late: sum(|partition| partition.late),
-            append_time: contents.partitions.iter().filter(|partition| partition.append_time).count(),
-            from: rfc3339(contents.first_ms),
-            to: rfc3339(contents.last_ms),
-        }
-    }
-}
-
 fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
-    let (records, sums) = (contents.records(), Sums::of(contents));
+    let records = contents.records();
     if records == 0 {
         return format!("{}: no record in {} partitions in this time", path.display(), contents.partitions.len());
     }
-    let mut lines = vec![format!(
-        "{}: {records} records of {} clients in {} partitions, {} to {}",
-        path.display(),
-        contents.clients.len(),
-        contents.partitions.len(),
-        sums.from,
-        sums.to,
-    )];
-    let clock = match sums.append_time {
-        all if all == contents.partitions.len() => "brokers (LogAppendTime)",
+    let mut lines = vec![format!("{}: {}", path.display(), contents.extent())];
+    let clock = match contents.sum(|partition| partition.append_time.into()) {
+        all if all == contents.partitions.len() as u64 => "brokers (LogAppendTime)",
         0 => "producers (CreateTime)",
         _ => "producers and brokers, by topic",
     };
     lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records as f64));
     let notes = [
         (contents.retried, "records had been rejected before (header throttle-attempt)"),
-        (sums.late, "records are more than 1 s older than the record before them: they count as that one's time"),
-        (sums.gaps, "offsets hold no record: removed, or markers of transactions"),
+        (
+            contents.sum(|at| at.late),
+            "records are more than 1 s older than the record before them: they count as that one's time",
+        ),
+        (contents.sum(|at| at.gaps), "offsets hold no record: removed, or markers of transactions"),
     ];
     lines.extend(notes.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("note: {count} {text}")));
     lines.join("\n")
 }
 
 fn as_json(bytes: u64, contents: &Contents) -> serde_json::Value {
-    let sums = Sums::of(contents);
     json!({
-        "service": contents.service, "records": contents.records(), "bytes": bytes, "from": sums.from, "to": sums.to,
+        "service": contents.service, "records": contents.records(), "bytes": bytes,
+        "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
         "clients": contents.clients.len(), "partitions": contents.partitions, "retried": contents.retried,
-        "late": sums.late, "gaps": sums.gaps, "hashed_ids": contents.hashed_ids,
+        "late": contents.sum(|at| at.late), "gaps": contents.sum(|at| at.gaps), "hashed_ids": contents.hashed_ids,
     })
 }

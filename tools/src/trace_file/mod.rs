@@ -27,6 +27,7 @@ mod tests;
 use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
+use watermaster_api::rfc3339;
 
 pub use reader::TraceReader;
 pub use writer::{TraceWriter, WriterOptions};
@@ -103,6 +104,18 @@ impl Contents {
     /// Returns the number of all records.
     pub fn records(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.records)).sum()
+    }
+
+    /// Sums up a fact of all partitions.
+    pub fn sum(&self, fact: fn(&TracedPartition) -> u64) -> u64 {
+        self.partitions.iter().map(fact).sum()
+    }
+
+    /// Says for people how much the trace holds, and of which time.
+    pub fn extent(&self) -> String {
+        let (records, clients, partitions) = (self.records(), self.clients.len(), self.partitions.len());
+        let (from, to) = (rfc3339(self.first_ms), rfc3339(self.last_ms));
+        format!("{records} records of {clients} clients in {partitions} partitions, {from} to {to}")
     }
 
     /// Returns the name of a client; `None` for records without one.
