@@ -11,7 +11,7 @@ use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
+use crate::cli::{Exit, OutputArg, fail, variant};
 use crate::format::decimal;
 
 /// The most that a client can want.
@@ -79,10 +79,7 @@ pub fn run(args: &AllocateArgs) -> Exit {
         }
     };
     let rows = allocated(args, &clients);
-    match args.output.format {
-        Output::Text => print(format_args!("{}\n\n{}", table(&rows), explanation(args, &rows))),
-        Output::Json => print_json(&as_json(args, &rows)),
-    }
+    args.output.show(&as_json(args, &rows), || format!("{}\n\n{}", table(&rows), explanation(args, &rows)));
     Exit::Done
 }
 

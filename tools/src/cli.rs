@@ -117,6 +117,16 @@ pub struct OutputArg {
     pub format: Output,
 }
 
+impl OutputArg {
+    /// Prints the result as JSON, or its text for people.
+    pub fn show<T: Display>(self, result: &impl Serialize, text: impl FnOnce() -> T) {
+        match self.format {
+            Output::Text => print(text()),
+            Output::Json => print_json(result),
+        }
+    }
+}
+
 /// Format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {

@@ -11,7 +11,7 @@ use watermaster_kafka::load::Worker;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::reader::FromText as _;
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, OutputArg, fail};
 use crate::format::with_source;
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
@@ -101,16 +101,11 @@ pub fn run(args: &WorkArgs) -> Exit {
         Ok(report) => report,
         Err(error) => return fail(error.exit(), &error),
     };
-    match args.output.format {
-        Output::Json => print_json(&report),
-        Output::Text => {
-            let Report { service, finished, most_behind, slowest } = report;
-            let slowest = slowest * 100.0;
-            print(format_args!(
-                "{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst"
-            ));
-        }
-    }
+    args.output.show(&report, || {
+        let Report { service, finished, most_behind, slowest } = &report;
+        let slowest = slowest * 100.0;
+        format!("{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst")
+    });
     Exit::Done
 }
 

@@ -11,7 +11,7 @@ use watermaster_kafka::dead_letters::{DEFAULT_JOB, DoneState, Job, Letter};
 
 use super::origin::Origin;
 use super::{DlqError, TopicArgs, read_ledger, read_selected, select::SelectArgs};
-use crate::cli::{Output, OutputArg, print, print_json};
+use crate::cli::OutputArg;
 use crate::format::printable;
 
 /// Arguments of the command.
@@ -129,10 +129,7 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
     let top = args.top.and_then(|top| usize::try_from(top).ok()).unwrap_or(usize::MAX);
     listing.more_groups = listing.groups.len().saturating_sub(top);
     listing.groups.truncate(top);
-    match args.output.format {
-        Output::Json => print_json(&listing),
-        Output::Text => print(text(&listing, &args.by, SystemTime::now())),
-    }
+    args.output.show(&listing, || text(&listing, &args.by, SystemTime::now()));
     Ok(())
 }
 

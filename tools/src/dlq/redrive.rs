@@ -18,7 +18,7 @@ use super::plan::{Destination, Fate, FateRules, Parked};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
 use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs, total};
-use crate::cli::{Output, OutputArg, print, print_json};
+use crate::cli::OutputArg;
 use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
 
@@ -89,7 +89,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let plan = plan(args, &service, &id, &topic, Service::parked(dead_letter))?;
     if args.dry_run {
         note_senders(args, &plan);
-        return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output.format);
+        return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output);
     }
     reader.find_topics(&destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &plan.parked, &reader, CONNECT_TIMEOUT)? {
@@ -105,7 +105,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
     let begun = Instant::now();
     let result = redrive.run();
-    redrive.report(args.output.format, begun.elapsed());
+    redrive.report(args.output, begun.elapsed());
     match result? {
         true => Ok(()),
         false => Err(DlqError::Stopped(format!("interrupted; --job {id} goes on with it"))),
@@ -564,22 +564,18 @@ impl<'s> Redrive<'s> {
         Ok(self.reader.start(&ranges)?)
     }
 
-    fn report(&self, output: Output, time: Duration) {
+    fn report(&self, output: OutputArg, time: Duration) {
         let (id, counts, complete) = (&self.options.id, &self.counts, self.scope.is_at_end());
         let seconds = time.as_millis() as f64 / 1_000.0;
-        match output {
-            Output::Json => print_json(&serde_json::json!({
-                "job": id, "complete": complete, "seconds": seconds, "counts": counts,
-            })),
-            Output::Text => {
-                let RedriveCounts { read, redriven, skipped, .. } = counts;
-                let rate = *redriven as f64 / seconds.max(0.001);
-                let parked = counts.parked_text();
-                print(format_args!(
-                    "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read, \
-                     {skipped} of them skipped: redriven, parked or closed already"
-                ));
-            }
-        }
+        let json = serde_json::json!({ "job": id, "complete": complete, "seconds": seconds, "counts": counts });
+        output.show(&json, || {
+            let RedriveCounts { read, redriven, skipped, .. } = counts;
+            let rate = *redriven as f64 / seconds.max(0.001);
+            let parked = counts.parked_text();
+            format!(
+                "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read, \
+                 {skipped} of them skipped: redriven, parked or closed already"
+            )
+        });
     }
 }

@@ -16,7 +16,7 @@ use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_settings::{Delivery, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, OutputArg, fail};
 use crate::format::with_source;
 use crate::sources::{ServiceError, service_of};
 use plan::{Direction, GroupOffsets, Note};
@@ -188,10 +188,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         target_lag,
         partitions: steps.into_iter().map(|(_, _, row)| row).collect(),
     };
-    match args.output.format {
-        Output::Json => print_json(&report),
-        Output::Text => print(report.text(refusal.is_some())),
-    }
+    args.output.show(&report, || report.text(refusal.is_some()));
     if let Some(refusal) = refusal {
         return Err(refusal);
     }

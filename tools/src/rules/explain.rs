@@ -6,7 +6,7 @@ use clap::Args;
 use watermaster_api::{ExplainView, FieldView, RuleRef};
 use watermaster_settings::{Service, config::instant};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail};
 use crate::moment::{millis, moment};
 
 /// Arguments of the command.
@@ -47,10 +47,7 @@ pub fn run(args: &ExplainArgs) -> Exit {
         Err(error) => return fail(Exit::Usage, error),
     };
     let view = explained(service, args);
-    match args.output.format {
-        Output::Text => print(text(&view)),
-        Output::Json => print_json(&view),
-    }
+    args.output.show(&view, || text(&view));
     Exit::Done
 }
 

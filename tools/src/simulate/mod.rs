@@ -35,7 +35,7 @@ use watermaster_core::policy::{Lending, Mode};
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json, variant};
+use crate::cli::{ChoiceError, ConfigFile, Exit, OutputArg, choose, fail, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::sources::{self, ServiceError};
@@ -200,10 +200,7 @@ impl SimulateError {
 pub fn run(args: &SimulateArgs) -> Exit {
     match simulate(args) {
         Ok(report) => {
-            match args.output.format {
-                Output::Text => print(report::text(&report, args.top)),
-                Output::Json => print_json(&report),
-            }
+            args.output.show(&report, || report::text(&report, args.top));
             if report.has_answers() && report.agrees() { Exit::Done } else { Exit::No }
         }
         Err(error) => fail(error.exit(), &error),

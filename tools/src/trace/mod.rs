@@ -18,7 +18,7 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, OutputArg, fail};
 use crate::moment::{millis, moment};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
@@ -95,10 +95,7 @@ pub fn run(args: &TraceArgs) -> Exit {
     match record(args) {
         Ok(contents) => {
             let bytes = std::fs::metadata(&args.out).map_or(0, |file| file.len());
-            match args.output.format {
-                Output::Text => print(text(&args.out, bytes, &contents)),
-                Output::Json => print_json(&as_json(bytes, &contents)),
-            }
+            args.output.show(&as_json(bytes, &contents), || text(&args.out, bytes, &contents));
             Exit::Done
         }
         Err(error) => fail(error.exit(), &error),
