@@ -14,10 +14,10 @@ use watermaster_kafka::source_log::{LogEvent, SourceLog};
 use watermaster_settings::Service;
 
 use super::RecordingError;
-use super::sample::{Sampled, sample};
+use super::sample::sample;
 use crate::progress::OffsetProgress;
 use crate::signals::Interrupts;
-use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
+use crate::trace_file::{TraceRecord, TraceWriter};
 
 /// The longest wait for a record before other conditions are checked.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -102,16 +102,7 @@ impl<'l, W: Write> Merge<'l, W> {
                 LogEvent::Record { record, append_time } => {
                     let (offset, timestamp_ms) = (record.origin.offset, record.origin.timestamp_ms);
                     let source = &self.service.sources[record.origin.source.index()];
-                    let writer = &mut self.writer;
-                    let record = sample(record, self.service, source, |sample| {
-                        let client = match sample.sender {
-                            Sampled::Client(name) => writer.client(&name),
-                            Sampled::Anonymous => ANONYMOUS,
-                            Sampled::Oversized => OVERSIZED,
-                        };
-                        let partition = index as u32;
-                        TraceRecord { at_ms: 0, client, partition, bytes: sample.bytes, retried: sample.retried }
-                    });
+                    let record = sample(record, self.service, source, &mut self.writer);
                     self.place(index, offset, timestamp_ms, append_time, record);
                     return Ok(true);
                 }
@@ -148,7 +139,7 @@ impl<'l, W: Write> Merge<'l, W> {
         }
         facts.append_time = append_time;
         position.offset = Some(offset + 1);
-        position.record = TraceRecord { at_ms: position.at_ms, ..record };
+        position.record = TraceRecord { at_ms: position.at_ms, partition: index as u32, ..record };
         self.next.push(Reverse((position.at_ms, index)));
     }
 }
