@@ -5,7 +5,6 @@
 //! - `plan`: the fate of each dead letter in a redrive
 //! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`
 //! - `close`: a job that only writes in the ledger that they are done
-//! - `jobs`: counts the jobs that the brokers know
 
 mod close;
 mod dry_run;

@@ -177,14 +177,6 @@ impl Work<'_> {
     }
 }
 
-/// The decision on a selected dead letter.
-enum Outcome {
-    Send(Outgoing),
-    /// The record for the parking topic.
-    Park(Outgoing, Parked),
-    Close,
-}
-
 /// A job in progress.
 pub(super) struct Redrive<'s> {
     kafka: &'s Kafka,
@@ -230,28 +222,6 @@ struct Batch {
     positions: BTreeMap<i32, i64>,
     bytes: usize,
     counts: RedriveCounts,
-}
-
-impl Batch {
-    /// Takes the record of a dead letter, and returns the state of the dead letter.
-    fn take(&mut self, outcome: Outcome) -> DoneState {
-        match outcome {
-            Outcome::Send(record) => {
-                self.counts.redriven += 1;
-                self.records.push(record);
-                DoneState::Redriven
-            }
-            Outcome::Park(record, why) => {
-                *self.counts.parked.entry(why.into()).or_default() += 1;
-                self.records.push(record);
-                DoneState::Parked
-            }
-            Outcome::Close => {
-                self.counts.closed += 1;
-                DoneState::Closed
-            }
-        }
-    }
 }
 
 impl<'s> Redrive<'s> {
@@ -434,8 +404,9 @@ impl<'s> Redrive<'s> {
             None => {
                 batch.bytes += letter.bytes();
                 batch.places.push((partition, offset));
-                let outcome = self.outcome(&letter, origin.as_ref())?;
-                batch.take(outcome)
+                let (state, record) = self.outcome(&letter, origin.as_ref(), &mut batch.counts)?;
+                batch.records.extend(record);
+                state
             }
         };
         self.ledger.mark(partition, offset, state);
@@ -444,9 +415,14 @@ impl<'s> Redrive<'s> {
         Ok(())
     }
 
-    /// Decides on a selected dead letter.
-    fn outcome(&mut self, letter: &Letter, origin: Option<&Origin>) -> Result<Outcome, DlqError> {
-        let Work::Send { plan, originals, .. } = &self.work else { return Ok(Outcome::Close) };
+    /// Decides on a selected dead letter, and counts it. Returns its state, and the record to send.
+    fn outcome(
+        &mut self, letter: &Letter, origin: Option<&Origin>, counts: &mut RedriveCounts,
+    ) -> Result<(DoneState, Option<Outgoing>), DlqError> {
+        let Work::Send { plan, originals, .. } = &self.work else {
+            counts.closed += 1;
+            return Ok((DoneState::Closed, None));
+        };
         let fate = match (plan.fate(letter, origin, None), origin) {
             _ if self.refused == Some((letter.partition, letter.offset)) => Fate::Park(Parked::Refused),
             (Fate::NeedsOriginal, Some(from)) => {
@@ -459,8 +435,14 @@ impl<'s> Redrive<'s> {
             (decided, _) => decided,
         };
         Ok(match fate {
-            Fate::Send(record) => Outcome::Send(record),
-            Fate::Park(why) => Outcome::Park(plan.park(letter, why), why),
+            Fate::Send(record) => {
+                counts.redriven += 1;
+                (DoneState::Redriven, Some(record))
+            }
+            Fate::Park(why) => {
+                *counts.parked.entry(why.into()).or_default() += 1;
+                (DoneState::Parked, Some(plan.park(letter, why)))
+            }
             Fate::NeedsOriginal => unreachable!("the original was looked for"),
         })
     }
