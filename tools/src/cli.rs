@@ -152,3 +152,10 @@ pub fn fail(exit: Exit, error: impl Display) -> Exit {
     eprintln!("{error}");
     exit
 }
+
+/// Reads the configuration of a test.
+#[cfg(test)]
+pub fn settings(text: &str) -> watermaster_settings::Settings {
+    let config = Config::parse(text, std::path::Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES);
+    config.unwrap_or_else(|errors| panic!("{errors}")).settings
+}

@@ -78,10 +78,6 @@ fn line(view: &FieldView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use watermaster_settings::config::Config;
-
     use super::*;
 
     const FILE: &str = r#"
@@ -108,9 +104,7 @@ mod tests {
     "#;
 
     fn explained(client: &str, at: &str) -> String {
-        let config =
-            Config::parse(FILE, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES).expect("a configuration");
-        let policy = config.settings.services[0].policy.at(super::at(at).unwrap());
+        let policy = crate::cli::settings(FILE).services[0].policy.at(super::at(at).unwrap());
         text(&ExplainView::of(&policy, Some(client), None))
     }
 

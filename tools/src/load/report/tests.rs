@@ -12,16 +12,7 @@ const CLIENTS: &str = "name = \"a <b> & c\\u0001\"\ndescription = \"what's \\\"n
     [[client]]\nid = \"<b>\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n";
 
 fn kafka() -> Kafka {
-    let text = include_str!("../../../../config/watermaster.minimal.toml");
-    watermaster_settings::config::Config::parse(
-        text,
-        std::path::Path::new("w.toml"),
-        [],
-        watermaster_kafka::PROPERTY_RULES,
-    )
-    .unwrap()
-    .settings
-    .kafka
+    crate::cli::settings(include_str!("../../../../config/watermaster.minimal.toml")).kafka
 }
 
 /// Builds a service that takes 1000 records in 10 s.
