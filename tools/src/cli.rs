@@ -1,6 +1,6 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr};
+use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -9,6 +9,8 @@ use strum::{EnumMessage, VariantArray, VariantNames};
 use watermaster_settings::Service;
 use watermaster_settings::config::{Config, ConfigErrors};
 
+/// The time that the brokers may take to answer at the start.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The width of lines in `--help`, which clap leaves alone in a terminal of at least this width.
 const HELP_WIDTH: usize = 80;
 

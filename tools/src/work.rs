@@ -11,14 +11,12 @@ use watermaster_kafka::load::Worker;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::reader::FromText as _;
 
-use crate::cli::{ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::format::with_source;
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
 
-/// The time that the brokers may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks at the backlog and at the file with the rate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of looks between two lines of progress.

@@ -27,14 +27,12 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Ranges, Reader};
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, fail};
 use crate::progress::OffsetProgress;
 use crate::sources::{ServiceError, service_of};
 use origin::Origin;
 use select::SelectArgs;
 
-/// The time that the brokers may take to answer at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait for the next record before other conditions are checked.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 /// The group of clients that commit nothing. librdkafka requires one; it is never joined.

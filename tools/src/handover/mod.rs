@@ -6,8 +6,6 @@
 mod plan;
 mod report;
 
-use std::time::Duration;
-
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, TooLarge};
@@ -16,14 +14,11 @@ use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_settings::{Delivery, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::format::with_source;
 use crate::sources::{ServiceError, service_of};
 use plan::{Direction, GroupOffsets, Note};
 use report::{HandoverReport, PartitionRow};
-
-/// The time that the brokers may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Arguments of the command.
 #[derive(Debug, Args)]

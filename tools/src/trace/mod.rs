@@ -18,15 +18,12 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::moment::{millis, moment};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
 use merge::Merge;
-
-/// The time that the brokers may take to answer at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
