@@ -85,11 +85,7 @@ fn signing_key(secret: &str, day: &str, region: &str, service: &str) -> Result<V
 
 /// Encodes a text for a query, as AWS wants it.
 fn encode(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
+    watermaster_settings::percent_encoded(text, b"-._~")
 }
 
 #[cfg(test)]
