@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::{fs, io};
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde_json::{Value, json};
 use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, Grant, MAX_CLAIMS, Wants};
 use watermaster_core::policy::Lending;
@@ -202,10 +202,9 @@ fn table(rows: &[AllocationRow]) -> Table {
         granted: rows.iter().map(|row| row.granted).sum(),
         unmet: rows.iter().map(|row| row.unmet).sum(),
     };
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
     let lent = "lent (-) or borrowed (+)";
-    table.set_header(["client", "weight", "default share", "wants", "floor", lent, "granted", "unmet"]);
+    let titles = ["client", "weight", "default share", "wants", "floor", lent, "granted", "unmet"];
+    let mut table = crate::format::table(titles, None, |index| index > 0);
     for row in rows.iter().chain([&all]) {
         table.add_row([
             row.name.clone(),
@@ -217,9 +216,6 @@ fn table(rows: &[AllocationRow]) -> Table {
             row.granted.to_string(),
             row.unmet.to_string(),
         ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }

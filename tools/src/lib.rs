@@ -12,7 +12,7 @@
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
-//! - `format`: numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
+//! - `format`: tables, numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
 //! - `progress`: how far a command is that reads many records
 //! - `sources`: the service of a command, with the topics that match its patterns
 //!

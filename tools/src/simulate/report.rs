@@ -2,7 +2,6 @@
 
 use std::{fmt::Write, time::Duration};
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
 use watermaster_api::rfc3339;
@@ -203,13 +202,12 @@ impl FoundCapacity {
 }
 
 fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
     let above = format!("above {}", humantime::format_duration(facts.threshold));
-    table.set_header([
+    let titles = [
         "capacity", "used", "window", "client", "records", "delayed", "rejected", "p50", "p99", "max", "backlog",
         &above,
-    ]);
+    ];
+    let mut table = crate::format::table(titles, Some(2), |index| index != 3);
     for point in points {
         let outcome = &point.outcome;
         let mut first =
@@ -222,11 +220,6 @@ fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
         if hidden > 0 {
             table.add_row(first.into_iter().chain([format!("({hidden} clients are not shown)")]));
         }
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        let name = index == 3;
-        column.set_cell_alignment(if name { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding((0, if index + 1 == 12 { 0 } else { 2 }));
     }
     table.trim_fmt()
 }
