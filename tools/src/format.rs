@@ -4,11 +4,6 @@ use std::borrow::Cow;
 
 use comfy_table::{CellAlignment, Row, Table, presets};
 
-/// Appends the cause of an error, if there is one.
-pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
-}
-
 /// Makes a table with these titles. The columns that `is_number` chooses stand to the right. With a `gap`, the table
 /// has as many spaces behind each column, and no frame.
 pub fn table(titles: impl Into<Row>, gap: Option<u16>, is_number: impl Fn(usize) -> bool) -> Table {

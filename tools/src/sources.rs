@@ -5,14 +5,13 @@ use watermaster_kafka::preflight::{ConnectError, TopicList};
 use watermaster_settings::{Kafka, Service, Settings};
 
 use crate::cli::{CONNECT_TIMEOUT, ChoiceError, Exit, choose};
-use crate::format::with_source;
 
 /// There is no such service, or its topics are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Connect(#[from] ConnectError),
     #[error("error: the topics that match a pattern are not known: {0}")]
     Names(#[source] KafkaError),

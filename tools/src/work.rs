@@ -12,7 +12,6 @@ use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::reader::FromText as _;
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
-use crate::format::with_source;
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
@@ -65,7 +64,7 @@ enum WorkError {
     Service(#[from] ServiceError),
     #[error("error: the service {0:?} has no consumer_group to read as")]
     NoGroup(String),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] AskError),
     #[error("error: can't listen for signals: {0}")]
     Signals(#[source] io::Error),

@@ -15,7 +15,6 @@ use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_settings::{Delivery, config::ConfigErrors};
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
-use crate::format::with_source;
 use crate::sources::{ServiceError, service_of};
 use plan::{Direction, GroupOffsets, Note};
 use report::{HandoverReport, PartitionRow};
@@ -53,9 +52,9 @@ enum CommandError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Service(#[from] ServiceError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] AskError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Kafka(#[from] HandoverError),
     #[error("error: {group} is the group of Watermaster itself")]
     SameGroup { group: String },
@@ -152,7 +151,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
             match handover.lag(group, target) {
                 Ok(lag) => target_lag.push((target.to_owned(), lag)),
                 // The offsets do not depend on it.
-                Err(error) => eprintln!("warning: the lag of {group} is not known: {}", with_source(&error)),
+                Err(error) => eprintln!("warning: the lag of {group} is not known: {error}"),
             }
         }
     }

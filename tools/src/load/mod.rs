@@ -25,7 +25,7 @@ use watermaster_kafka::ask::AskError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, OutputArg, fail};
-use crate::format::{seconds, with_source};
+use crate::format::seconds;
 use crate::signals::{self, Interrupts};
 use crate::sources::{ServiceError, service_of};
 use account::{Account, Event};
@@ -79,7 +79,7 @@ enum LoadError {
     Service(#[from] ServiceError),
     #[error("error: the report {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Session(#[from] SessionError),
     #[error("error: can't listen for signals: {0}")]
     Signals(#[source] io::Error),

@@ -33,7 +33,7 @@ const LEAD: Duration = Duration::from_secs(1);
 pub enum SessionError {
     #[error(transparent)]
     Open(#[from] AskError),
-    #[error("can't start a thread")]
+    #[error("can't start a thread: {0}")]
     Thread(#[from] io::Error),
     #[error("the clock is before 1970 or in the far future")]
     Clock,
