@@ -8,7 +8,7 @@ mod http;
 use std::{collections::BTreeSet, error::Error, path::PathBuf};
 
 use serde::Deserialize;
-use watermaster_settings::{SchemaRegistry, client_id::SchemaId};
+use watermaster_settings::{SchemaRegistry, client_id::SchemaId, percent_encoded};
 
 use crate::{MAX_SCHEMA_BYTES, Schema, SchemaError};
 
@@ -163,7 +163,7 @@ impl RegistryClient {
                 return Ok(Err(SchemaError::TooManyReferences(MAX_REFERENCES)));
             }
             // A version that was deleted softly is still referred to.
-            let path = format!("/subjects/{}/versions/{version}?deleted=true", percent_encoded(subject));
+            let path = format!("/subjects/{}/versions/{version}?deleted=true", percent_encoded(subject, b"-_"));
             let referred = match self.get(&path)? {
                 Said::Stored(referred) => referred,
                 Said::Missing => {
@@ -213,15 +213,6 @@ impl RegistryClient {
             _ => Err(RegistryError::Status { url: base, status, text: text.trim().chars().take(200).collect() }),
         }
     }
-}
-
-/// Encodes a text as one segment of a path.
-fn percent_encoded(text: &str) -> String {
-    let encoded = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encoded).collect()
 }
 
 #[cfg(test)]

@@ -27,3 +27,10 @@ pub mod tls;
 pub mod token;
 
 pub use model::*;
+
+/// Encodes a text for a URL. Letters, digits and the bytes of `kept` stay as they are.
+pub fn percent_encoded(text: &str, kept: &[u8]) -> String {
+    let is_kept = |byte: u8| byte.is_ascii_alphanumeric() || kept.contains(&byte);
+    let encoded = |byte: u8| if is_kept(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encoded).collect()
+}

@@ -1,6 +1,6 @@
 //! `watermaster check`.
 
-use std::{collections::BTreeMap, fmt, thread, time::Duration};
+use std::{collections::BTreeMap, fmt, thread};
 
 use super::missing::{self, TopicTool};
 use clap::Args;
@@ -9,10 +9,7 @@ use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
 use watermaster_schemas::registry::{RegistryClient, RegistryError};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 use watermaster_settings::{Service, Settings};
-use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
-
-/// The longest wait for the brokers.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use watermaster_tools::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, Output, OutputArg, fail, print};
 
 const EXAMPLES: &str = "\
 Examples:

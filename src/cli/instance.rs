@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::Value;
 use watermaster_api::{ChangeView, NextCycle, ReloadView};
-use watermaster_tools::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use watermaster_tools::cli::{Exit, OutputArg, fail, print};
 use watermaster_tools::endpoint::{EndpointError, Reply, TokenArg, UrlArg};
 
 const HEALTH_EXAMPLES: &str = "\
@@ -95,10 +95,7 @@ pub fn reload(args: &ReloadArgs) -> Exit {
             let Ok(view) = serde_json::from_value::<ReloadView>(answer) else {
                 return no_answer(&args.instance, status);
             };
-            match args.output.format {
-                Output::Text => print(described(&view)),
-                Output::Json => print_json(&view),
-            }
+            args.output.show(&view, || described(&view));
             Exit::Done
         }
         409 | 422 => {

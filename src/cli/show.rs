@@ -2,7 +2,7 @@
 
 use clap::Args;
 use watermaster_settings::config::SCHEMA;
-use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
+use watermaster_tools::cli::{ConfigFile, Exit, OutputArg, fail, print};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,11 +35,8 @@ pub fn show(args: &ConfigArgs) -> Exit {
         Ok(config) => config,
         Err(errors) => return fail(Exit::Config, errors),
     };
-    match args.output.format {
-        Output::Text => {
-            print(format_args!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml().trim_end()))
-        }
-        Output::Json => print(format_args!("{:#}", config.effective.to_json_with_origins())),
-    }
+    args.output.show(&config.effective.to_json_with_origins(), || {
+        format!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml().trim_end())
+    });
     Exit::Done
 }

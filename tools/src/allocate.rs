@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::{fs, io};
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use serde_json::{Value, json};
 use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, Grant, MAX_CLAIMS, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
+use crate::cli::{Exit, OutputArg, fail, variant};
 use crate::format::decimal;
 
 /// The most that a client can want.
@@ -79,10 +79,7 @@ pub fn run(args: &AllocateArgs) -> Exit {
         }
     };
     let rows = allocated(args, &clients);
-    match args.output.format {
-        Output::Text => print(format_args!("{}\n\n{}", table(&rows), explanation(args, &rows))),
-        Output::Json => print_json(&as_json(args, &rows)),
-    }
+    args.output.show(&as_json(args, &rows), || format!("{}\n\n{}", table(&rows), explanation(args, &rows)));
     Exit::Done
 }
 
@@ -205,10 +202,9 @@ fn table(rows: &[AllocationRow]) -> Table {
         granted: rows.iter().map(|row| row.granted).sum(),
         unmet: rows.iter().map(|row| row.unmet).sum(),
     };
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
     let lent = "lent (-) or borrowed (+)";
-    table.set_header(["client", "weight", "default share", "wants", "floor", lent, "granted", "unmet"]);
+    let titles = ["client", "weight", "default share", "wants", "floor", lent, "granted", "unmet"];
+    let mut table = crate::format::table(titles, None, |index| index > 0);
     for row in rows.iter().chain([&all]) {
         table.add_row([
             row.name.clone(),
@@ -220,9 +216,6 @@ fn table(rows: &[AllocationRow]) -> Table {
             row.granted.to_string(),
             row.unmet.to_string(),
         ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }

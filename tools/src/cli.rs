@@ -1,6 +1,6 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr};
+use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -9,6 +9,8 @@ use strum::{EnumMessage, VariantArray, VariantNames};
 use watermaster_settings::Service;
 use watermaster_settings::config::{Config, ConfigErrors};
 
+/// The time that the brokers may take to answer at the start.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The width of lines in `--help`, which clap leaves alone in a terminal of at least this width.
 const HELP_WIDTH: usize = 80;
 
@@ -117,6 +119,16 @@ pub struct OutputArg {
     pub format: Output,
 }
 
+impl OutputArg {
+    /// Prints the result as JSON, or its text for people.
+    pub fn show<T: Display>(self, result: &impl Serialize, text: impl FnOnce() -> T) {
+        match self.format {
+            Output::Text => print(text()),
+            Output::Json => print_json(result),
+        }
+    }
+}
+
 /// Format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -141,4 +153,11 @@ pub fn print_json(result: &impl Serialize) {
 pub fn fail(exit: Exit, error: impl Display) -> Exit {
     eprintln!("{error}");
     exit
+}
+
+/// Reads the configuration of a test.
+#[cfg(test)]
+pub fn settings(text: &str) -> watermaster_settings::Settings {
+    let config = Config::parse(text, std::path::Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES);
+    config.unwrap_or_else(|errors| panic!("{errors}")).settings
 }

@@ -117,11 +117,7 @@ pub(crate) fn url(text: &str) -> Result<String, &'static str> {
 
 /// Encodes a text as one segment of a path.
 pub fn percent_encoded(text: &str) -> String {
-    let encoded = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encoded).collect()
+    watermaster_settings::percent_encoded(text, b"-_")
 }
 
 /// An instance gave no usable answer.

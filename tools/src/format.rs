@@ -1,10 +1,22 @@
-//! Numbers and ids as people read them, on every screen alike.
+//! Tables, numbers and ids as people read them, on every screen alike.
 
 use std::borrow::Cow;
 
-/// Appends the cause of an error, if there is one.
-pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+use comfy_table::{CellAlignment, Row, Table, presets};
+
+/// Makes a table with these titles. The columns that `is_number` chooses stand to the right. With a `gap`, the table
+/// has as many spaces behind each column, and no frame.
+pub fn table(titles: impl Into<Row>, gap: Option<u16>, is_number: impl Fn(usize) -> bool) -> Table {
+    let mut table = Table::new();
+    table.load_style(if gap.is_some() { presets::NOTHING } else { presets::UTF8_FULL_CONDENSED });
+    table.set_header(titles);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if is_number(index) { CellAlignment::Right } else { CellAlignment::Left });
+        if let Some(gap) = gap {
+            column.set_padding((0, gap));
+        }
+    }
+    table
 }
 
 /// Writes a duration given in seconds: `0 s`, `35 ms`, `7.5 s`, `10 s`.

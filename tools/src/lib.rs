@@ -12,7 +12,8 @@
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
-//! - `format`: numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
+//! - `format`: tables, numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
+//! - `progress`: how far a command is that reads many records
 //! - `sources`: the service of a command, with the topics that match its patterns
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
@@ -26,6 +27,7 @@ mod format;
 pub mod handover;
 pub mod load;
 mod moment;
+mod progress;
 pub mod rules;
 mod signals;
 pub mod simulate;

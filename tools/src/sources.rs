@@ -1,23 +1,17 @@
 //! The service that a command is about, with the topics that match its patterns now.
 
-use std::time::Duration;
-
 use watermaster_kafka::KafkaError;
 use watermaster_kafka::preflight::{ConnectError, TopicList};
 use watermaster_settings::{Kafka, Service, Settings};
 
-use crate::cli::{ChoiceError, Exit, choose};
-use crate::format::with_source;
-
-/// The time that the brokers may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::cli::{CONNECT_TIMEOUT, ChoiceError, Exit, choose};
 
 /// There is no such service, or its topics are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Connect(#[from] ConnectError),
     #[error("error: the topics that match a pattern are not known: {0}")]
     Names(#[source] KafkaError),

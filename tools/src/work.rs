@@ -11,14 +11,11 @@ use watermaster_kafka::load::Worker;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::reader::FromText as _;
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
-use crate::format::with_source;
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
 
-/// The time that the brokers may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks at the backlog and at the file with the rate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of looks between two lines of progress.
@@ -67,7 +64,7 @@ enum WorkError {
     Service(#[from] ServiceError),
     #[error("error: the service {0:?} has no consumer_group to read as")]
     NoGroup(String),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] AskError),
     #[error("error: can't listen for signals: {0}")]
     Signals(#[source] io::Error),
@@ -101,16 +98,11 @@ pub fn run(args: &WorkArgs) -> Exit {
         Ok(report) => report,
         Err(error) => return fail(error.exit(), &error),
     };
-    match args.output.format {
-        Output::Json => print_json(&report),
-        Output::Text => {
-            let Report { service, finished, most_behind, slowest } = report;
-            let slowest = slowest * 100.0;
-            print(format_args!(
-                "{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst"
-            ));
-        }
-    }
+    args.output.show(&report, || {
+        let Report { service, finished, most_behind, slowest } = &report;
+        let slowest = slowest * 100.0;
+        format!("{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst")
+    });
     Exit::Done
 }
 

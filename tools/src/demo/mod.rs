@@ -23,7 +23,7 @@ use crate::endpoint::Endpoint;
 use crate::load::session::{Session, SessionError};
 use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
-use crate::{format::with_source, load::account::Event, load::plan::Plan, load::scenario::Scenario, top::App};
+use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, top::App};
 use summary::Summary;
 use view::View;
 
@@ -91,7 +91,7 @@ enum DemoError {
     StoppedByItself,
     #[error("watermaster was not ready within {} s", READY_TIMEOUT.as_secs())]
     NotReady,
-    #[error("{}", with_source(.0))]
+    #[error(transparent)]
     Session(#[from] SessionError),
     #[error("can't listen for signals: {0}")]
     Signals(#[source] io::Error),

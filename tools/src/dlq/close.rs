@@ -8,7 +8,7 @@ use super::redrive::{Redrive, Work, new_id};
 use super::scope::JobOptions;
 use super::tally::RedriveCounts;
 use super::{DlqError, TopicArgs, dry_run, select::SelectArgs};
-use crate::cli::{Output, OutputArg, print, print_json};
+use crate::cli::OutputArg;
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -41,17 +41,17 @@ pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
     let options = JobOptions { id, select: args.select.clone(), to: Destination::Source, again: false };
     let report = |counts: &RedriveCounts| {
         let RedriveCounts { closed, skipped, read, .. } = counts;
-        match args.output.format {
-            Output::Json => print_json(&serde_json::json!({
-                "service": service.name, "topic": topic, "dry_run": args.dry_run,
-                "closed": closed, "skipped": skipped, "read": read,
-            })),
-            Output::Text => print(format_args!(
-                "{closed} dead letters {} in {topic}; {read} read, \
-                 {skipped} of them skipped: redriven, parked or closed already",
-                if args.dry_run { "would be closed" } else { "closed" }
-            )),
-        }
+        let json = serde_json::json!({
+            "service": service.name, "topic": topic, "dry_run": args.dry_run,
+            "closed": closed, "skipped": skipped, "read": read,
+        });
+        args.output.show(&json, || {
+            let done = if args.dry_run { "would be closed" } else { "closed" };
+            format!(
+                "{closed} dead letters {done} in {topic}; {read} read, \
+                 {skipped} of them skipped: redriven, parked or closed already"
+            )
+        });
     };
     if args.dry_run {
         let (counts, _) = dry_run::count(&kafka, &service, reader, &options, None)?;

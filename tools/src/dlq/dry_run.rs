@@ -8,24 +8,20 @@ use super::plan::{Fate, FateRules};
 use super::scope::{JobOptions, Scope};
 use super::tally::RedriveCounts;
 use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, read_ledger};
-use crate::cli::{Output, print, print_json};
+use crate::cli::OutputArg;
 
 /// Counts what a redrive would do from its position on.
 pub(super) fn redrive(
-    kafka: &Kafka, service: &Service, reader: Reader, options: &JobOptions, plan: &FateRules<'_>, output: Output,
+    kafka: &Kafka, service: &Service, reader: Reader, options: &JobOptions, plan: &FateRules<'_>, output: OutputArg,
 ) -> Result<(), DlqError> {
     let (counts, stubs) = count(kafka, service, reader, options, Some(plan))?;
-    match output {
-        Output::Json => print_json(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts })),
-        Output::Text => {
-            let (redriven, parked) = (counts.redriven, counts.parked_text());
-            let skipped = counts.skipped;
-            print(format_args!(
-                "would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}; \
-                 {skipped} are redriven, parked or closed already"
-            ));
-        }
-    }
+    output.show(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts }), || {
+        let (redriven, parked, skipped) = (counts.redriven, counts.parked_text(), counts.skipped);
+        format!(
+            "would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}; \
+             {skipped} are redriven, parked or closed already"
+        )
+    });
     Ok(())
 }
 

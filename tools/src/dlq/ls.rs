@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, DoneState, Job, Letter};
 
 use super::origin::Origin;
 use super::{DlqError, TopicArgs, read_ledger, read_selected, select::SelectArgs};
-use crate::cli::{Output, OutputArg, print, print_json};
+use crate::cli::OutputArg;
 use crate::format::printable;
 
 /// Arguments of the command.
@@ -129,10 +128,7 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
     let top = args.top.and_then(|top| usize::try_from(top).ok()).unwrap_or(usize::MAX);
     listing.more_groups = listing.groups.len().saturating_sub(top);
     listing.groups.truncate(top);
-    match args.output.format {
-        Output::Json => print_json(&listing),
-        Output::Text => print(text(&listing, &args.by, SystemTime::now())),
-    }
+    args.output.show(&listing, || text(&listing, &args.by, SystemTime::now()));
     Ok(())
 }
 
@@ -176,15 +172,8 @@ fn text(listing: &Listing, by: &[Property], now: SystemTime) -> String {
         Property::Client => "client",
         Property::Topic => "source topic",
     };
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED);
     let figures = ["open", "redriven", "parked", "closed", "stubs", "attempts", "oldest open"];
-    table.set_header(by.iter().map(title).chain(figures));
-    for column in by.len()..by.len() + figures.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let mut table = crate::format::table(by.iter().map(title).chain(figures), None, |index| index >= by.len());
     for group in groups {
         let name = |property: &Property| match property {
             Property::Reason => or(group.reason.as_deref(), "(no origin)"),

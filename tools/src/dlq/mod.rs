@@ -3,9 +3,8 @@
 //! - `origin`: where a dead letter came from; `select`: the dead letters that a command is about
 //! - `ls`, `show`, `export`: read them
 //! - `plan`: the fate of each dead letter in a redrive
-//! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`; `progress`: its lines
+//! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`
 //! - `close`: a job that only writes in the ledger that they are done
-//! - `jobs`: counts the jobs that the brokers know
 
 mod close;
 mod dry_run;
@@ -14,7 +13,6 @@ mod ls;
 mod origin;
 mod pace;
 mod plan;
-mod progress;
 mod redrive;
 mod scope;
 mod select;
@@ -26,16 +24,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use watermaster_kafka::ask::AskError;
-use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Reader};
+use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Ranges, Reader};
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, fail};
+use crate::progress::OffsetProgress;
 use crate::sources::{ServiceError, service_of};
 use origin::Origin;
 use select::SelectArgs;
 
-/// The time that the brokers may take to answer at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait for the next record before other conditions are checked.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 /// The group of clients that commit nothing. librdkafka requires one; it is never joined.
@@ -178,12 +175,17 @@ fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<
     Ok(ledger)
 }
 
+/// Returns the number of offsets in these ranges.
+fn total(ranges: &Ranges) -> u64 {
+    ranges.values().map(|range| u64::try_from(range.end - range.start).unwrap_or(0)).sum()
+}
+
 /// Reads the selected dead letters until `visit` returns false.
 fn read_selected(
     mut reader: Reader, select: &SelectArgs, mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, DlqError>,
 ) -> Result<(), DlqError> {
     let ranges = select.ranges(&reader, CONNECT_TIMEOUT)?;
-    let progress = progress::OffsetProgress::new("read", progress::total(&ranges));
+    let progress = OffsetProgress::new("read", total(&ranges));
     reader.start(&ranges)?;
     let mut left = select.limit.unwrap_or(u64::MAX);
     let mut read = 0;

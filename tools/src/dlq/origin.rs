@@ -38,65 +38,26 @@ pub struct Origin {
     pub is_stub: bool,
 }
 
-/// The names of another program's headers.
-struct Names {
-    writer: Writer,
-    prefix: &'static [u8],
-    topic: &'static [u8],
-    partition: &'static [u8],
-    offset: &'static [u8],
-    reason: &'static [u8],
-}
-
-const FOREIGN: [Names; 4] = [
-    Names {
-        writer: Writer::Spring,
-        prefix: b"kafka_dlt-",
-        topic: b"kafka_dlt-original-topic",
-        partition: b"kafka_dlt-original-partition",
-        offset: b"kafka_dlt-original-offset",
-        reason: b"kafka_dlt-exception-fqcn",
-    },
-    Names {
-        writer: Writer::Connect,
-        prefix: b"__connect.errors.",
-        topic: b"__connect.errors.topic",
-        partition: b"__connect.errors.partition",
-        offset: b"__connect.errors.offset",
-        reason: b"__connect.errors.exception.class.name",
-    },
-    Names {
-        writer: Writer::Streams,
-        prefix: b"__streams.errors.",
-        topic: b"__streams.errors.topic",
-        partition: b"__streams.errors.partition",
-        offset: b"__streams.errors.offset",
-        reason: b"__streams.errors.exception",
-    },
-    Names {
-        writer: Writer::ShareGroup,
-        prefix: b"__dlq.errors.",
-        topic: b"__dlq.errors.topic",
-        partition: b"__dlq.errors.partition",
-        offset: b"__dlq.errors.offset",
-        reason: b"__dlq.errors.message",
-    },
+/// The names of other programs' headers: their prefix, and what follows it for topic, partition, offset and reason.
+const FOREIGN: [(Writer, &str, [&str; 4]); 4] = [
+    (Writer::Spring, "kafka_dlt-", ["original-topic", "original-partition", "original-offset", "exception-fqcn"]),
+    (Writer::Connect, "__connect.errors.", ["topic", "partition", "offset", "exception.class.name"]),
+    (Writer::Streams, "__streams.errors.", ["topic", "partition", "offset", "exception"]),
+    (Writer::ShareGroup, "__dlq.errors.", ["topic", "partition", "offset", "message"]),
 ];
 
 impl Origin {
     /// Reads the headers of a dead letter; `None` if they name no origin.
     pub fn of(letter: &Letter) -> Option<Origin> {
-        let all = &letter.headers;
-        own(all).or_else(|| FOREIGN.iter().find_map(|names| foreign(letter, names)))
+        own(&letter.headers).or_else(|| FOREIGN.iter().find_map(|program| foreign(&letter.headers, *program)))
     }
 
     /// Returns the headers that the record had before it died. `beside` are the names of the headers that Watermaster
     /// wrote beside its own, in order.
     pub fn first_headers(&self, letter: &Letter, beside: &[&[u8]]) -> Vec<Header> {
-        let prefix = FOREIGN.iter().find(|names| names.writer == self.writer).map(|names| names.prefix);
-        match prefix {
-            Some(prefix) => {
-                let kept = |name: &[u8]| !name.starts_with(prefix) && !headers::ALL.contains(&name);
+        match FOREIGN.iter().find(|(writer, ..)| *writer == self.writer) {
+            Some((_, prefix, _)) => {
+                let kept = |name: &[u8]| !name.starts_with(prefix.as_bytes()) && !headers::ALL.contains(&name);
                 letter.headers.iter().filter(|(name, _)| kept(name)).cloned().collect()
             }
             None => {
@@ -127,24 +88,24 @@ fn own(all: &[Header]) -> Option<Origin> {
     })
 }
 
-fn foreign(letter: &Letter, names: &Names) -> Option<Origin> {
-    let all = &letter.headers;
-    let number = |name| match names.writer {
+fn foreign(all: &[Header], (writer, prefix, names): (Writer, &str, [&str; 4])) -> Option<Origin> {
+    let [topic, partition, offset, reason] = names.map(|name| [prefix, name].concat().into_bytes());
+    let number = |name: &[u8]| match writer {
         Writer::Spring => integer(last(all, name)?.as_deref()?),
         _ => number(all, name),
     };
     Some(Origin {
-        writer: names.writer,
-        topic: text(all, names.topic)?,
-        partition: i32::try_from(number(names.partition)?).ok()?,
-        offset: number(names.offset)?,
+        writer,
+        topic: text(all, &topic)?,
+        partition: i32::try_from(number(&partition)?).ok()?,
+        offset: number(&offset)?,
         timestamp_ms: None,
-        reason: text(all, names.reason).unwrap_or_default(),
+        reason: text(all, &reason).unwrap_or_default(),
         client: String::new(),
         // No other program counts, so each redrive does.
         attempt: attempt(all).unwrap_or(0).saturating_add(1),
         // A share group copies no headers, and key and value only if told to.
-        is_stub: names.writer == Writer::ShareGroup,
+        is_stub: writer == Writer::ShareGroup,
     })
 }
 

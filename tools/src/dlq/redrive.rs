@@ -15,11 +15,11 @@ use watermaster_settings::{Kafka, Service, token::SharedToken};
 use super::origin::Origin;
 use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
-use super::progress::{OffsetProgress, total};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs};
-use crate::cli::{Output, OutputArg, print, print_json};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs, total};
+use crate::cli::OutputArg;
+use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
 
 /// The most records and bytes of one transaction.
@@ -89,7 +89,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let plan = plan(args, &service, &id, &topic, Service::parked(dead_letter))?;
     if args.dry_run {
         note_senders(args, &plan);
-        return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output.format);
+        return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output);
     }
     reader.find_topics(&destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &plan.parked, &reader, CONNECT_TIMEOUT)? {
@@ -105,7 +105,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
     let begun = Instant::now();
     let result = redrive.run();
-    redrive.report(args.output.format, begun.elapsed());
+    redrive.report(args.output, begun.elapsed());
     match result? {
         true => Ok(()),
         false => Err(DlqError::Stopped(format!("interrupted; --job {id} goes on with it"))),
@@ -177,14 +177,6 @@ impl Work<'_> {
     }
 }
 
-/// The decision on a selected dead letter.
-enum Outcome {
-    Send(Outgoing),
-    /// The record for the parking topic.
-    Park(Outgoing, Parked),
-    Close,
-}
-
 /// A job in progress.
 pub(super) struct Redrive<'s> {
     kafka: &'s Kafka,
@@ -230,28 +222,6 @@ struct Batch {
     positions: BTreeMap<i32, i64>,
     bytes: usize,
     counts: RedriveCounts,
-}
-
-impl Batch {
-    /// Takes the record of a dead letter, and returns the state of the dead letter.
-    fn take(&mut self, outcome: Outcome) -> DoneState {
-        match outcome {
-            Outcome::Send(record) => {
-                self.counts.redriven += 1;
-                self.records.push(record);
-                DoneState::Redriven
-            }
-            Outcome::Park(record, why) => {
-                *self.counts.parked.entry(why.into()).or_default() += 1;
-                self.records.push(record);
-                DoneState::Parked
-            }
-            Outcome::Close => {
-                self.counts.closed += 1;
-                DoneState::Closed
-            }
-        }
-    }
 }
 
 impl<'s> Redrive<'s> {
@@ -434,8 +404,9 @@ impl<'s> Redrive<'s> {
             None => {
                 batch.bytes += letter.bytes();
                 batch.places.push((partition, offset));
-                let outcome = self.outcome(&letter, origin.as_ref())?;
-                batch.take(outcome)
+                let (state, record) = self.outcome(&letter, origin.as_ref(), &mut batch.counts)?;
+                batch.records.extend(record);
+                state
             }
         };
         self.ledger.mark(partition, offset, state);
@@ -444,9 +415,14 @@ impl<'s> Redrive<'s> {
         Ok(())
     }
 
-    /// Decides on a selected dead letter.
-    fn outcome(&mut self, letter: &Letter, origin: Option<&Origin>) -> Result<Outcome, DlqError> {
-        let Work::Send { plan, originals, .. } = &self.work else { return Ok(Outcome::Close) };
+    /// Decides on a selected dead letter, and counts it. Returns its state, and the record to send.
+    fn outcome(
+        &mut self, letter: &Letter, origin: Option<&Origin>, counts: &mut RedriveCounts,
+    ) -> Result<(DoneState, Option<Outgoing>), DlqError> {
+        let Work::Send { plan, originals, .. } = &self.work else {
+            counts.closed += 1;
+            return Ok((DoneState::Closed, None));
+        };
         let fate = match (plan.fate(letter, origin, None), origin) {
             _ if self.refused == Some((letter.partition, letter.offset)) => Fate::Park(Parked::Refused),
             (Fate::NeedsOriginal, Some(from)) => {
@@ -459,8 +435,14 @@ impl<'s> Redrive<'s> {
             (decided, _) => decided,
         };
         Ok(match fate {
-            Fate::Send(record) => Outcome::Send(record),
-            Fate::Park(why) => Outcome::Park(plan.park(letter, why), why),
+            Fate::Send(record) => {
+                counts.redriven += 1;
+                (DoneState::Redriven, Some(record))
+            }
+            Fate::Park(why) => {
+                *counts.parked.entry(why.into()).or_default() += 1;
+                (DoneState::Parked, Some(plan.park(letter, why)))
+            }
             Fate::NeedsOriginal => unreachable!("the original was looked for"),
         })
     }
@@ -564,22 +546,18 @@ impl<'s> Redrive<'s> {
         Ok(self.reader.start(&ranges)?)
     }
 
-    fn report(&self, output: Output, time: Duration) {
+    fn report(&self, output: OutputArg, time: Duration) {
         let (id, counts, complete) = (&self.options.id, &self.counts, self.scope.is_at_end());
         let seconds = time.as_millis() as f64 / 1_000.0;
-        match output {
-            Output::Json => print_json(&serde_json::json!({
-                "job": id, "complete": complete, "seconds": seconds, "counts": counts,
-            })),
-            Output::Text => {
-                let RedriveCounts { read, redriven, skipped, .. } = counts;
-                let rate = *redriven as f64 / seconds.max(0.001);
-                let parked = counts.parked_text();
-                print(format_args!(
-                    "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read, \
-                     {skipped} of them skipped: redriven, parked or closed already"
-                ));
-            }
-        }
+        let json = serde_json::json!({ "job": id, "complete": complete, "seconds": seconds, "counts": counts });
+        output.show(&json, || {
+            let RedriveCounts { read, redriven, skipped, .. } = counts;
+            let rate = *redriven as f64 / seconds.max(0.001);
+            let parked = counts.parked_text();
+            format!(
+                "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read, \
+                 {skipped} of them skipped: redriven, parked or closed already"
+            )
+        });
     }
 }

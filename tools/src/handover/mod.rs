@@ -6,8 +6,6 @@
 mod plan;
 mod report;
 
-use std::time::Duration;
-
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, TooLarge};
@@ -16,14 +14,10 @@ use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_settings::{Delivery, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
-use crate::format::with_source;
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::sources::{ServiceError, service_of};
 use plan::{Direction, GroupOffsets, Note};
 use report::{HandoverReport, PartitionRow};
-
-/// The time that the brokers may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -58,9 +52,9 @@ enum CommandError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Service(#[from] ServiceError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] AskError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Kafka(#[from] HandoverError),
     #[error("error: {group} is the group of Watermaster itself")]
     SameGroup { group: String },
@@ -157,7 +151,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
             match handover.lag(group, target) {
                 Ok(lag) => target_lag.push((target.to_owned(), lag)),
                 // The offsets do not depend on it.
-                Err(error) => eprintln!("warning: the lag of {group} is not known: {}", with_source(&error)),
+                Err(error) => eprintln!("warning: the lag of {group} is not known: {error}"),
             }
         }
     }
@@ -188,10 +182,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         target_lag,
         partitions: steps.into_iter().map(|(_, _, row)| row).collect(),
     };
-    match args.output.format {
-        Output::Json => print_json(&report),
-        Output::Text => print(report.text(refusal.is_some())),
-    }
+    args.output.show(&report, || report.text(refusal.is_some()));
     if let Some(refusal) = refusal {
         return Err(refusal);
     }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::plan::PartitionPlan;
@@ -59,14 +58,8 @@ pub(super) struct HandoverReport<'a> {
 impl HandoverReport<'_> {
     /// Returns the text for people.
     pub fn text(&self, is_refused: bool) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
-        table.set_header(["topic", "partition", self.watermaster, self.group, "new offset", "twice", "left", ""]);
-        for index in 1..7 {
-            if let Some(column) = table.column_mut(index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
+        let titles = ["topic", "partition", self.watermaster, self.group, "new offset", "twice", "left", ""];
+        let mut table = crate::format::table(titles, None, |index| (1..7).contains(&index));
         let offset = |offset: Option<i64>| offset.map_or_else(|| "-".to_owned(), |offset| offset.to_string());
         for row in &self.partitions {
             let numbers = [row.partition.to_string(), offset(row.watermaster_offset), offset(row.group_offset)];

@@ -369,4 +369,4 @@ impl Series {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

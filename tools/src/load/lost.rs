@@ -72,18 +72,16 @@ fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> 
 mod tests {
     use watermaster_core::offset_map::MapBudget;
 
-    use super::super::account::{Event, SendAttempt};
+    use super::super::account::{Event, tests::sent};
+    use super::super::plan::tests::plan;
     use super::*;
-    use super::{super::plan::tests::plan, super::schedule::RecordShape};
 
     /// Builds an account with waiting records at these offsets of partition 3.
     fn waiting_at(offsets: &[i64]) -> Account {
         let mut account =
             Account::new(plan("[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 1\n"));
         for (number, offset) in offsets.iter().enumerate() {
-            let (shape, at) = (RecordShape { value_bytes: 1, key: 0 }, Duration::ZERO);
-            let attempt = SendAttempt { client: 0, shape, number: 1, intended: at, due: at };
-            account.apply(&Event::Sent { attempt, at });
+            account.apply(&sent(0, 1, Duration::ZERO));
             account.apply(&Event::Delivered { number, place: RecordPosition { partition: 3, offset: *offset } });
         }
         account

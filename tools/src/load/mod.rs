@@ -24,8 +24,8 @@ use clap::Args;
 use watermaster_kafka::ask::AskError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
-use crate::format::{seconds, with_source};
+use crate::cli::{ConfigFile, Exit, OutputArg, fail};
+use crate::format::seconds;
 use crate::signals::{self, Interrupts};
 use crate::sources::{ServiceError, service_of};
 use account::{Account, Event};
@@ -79,7 +79,7 @@ enum LoadError {
     Service(#[from] ServiceError),
     #[error("error: the report {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Session(#[from] SessionError),
     #[error("error: can't listen for signals: {0}")]
     Signals(#[source] io::Error),
@@ -121,10 +121,7 @@ fn play(args: &LoadArgs) -> Result<LoadReport, LoadError> {
     let plan = Plan::new(&scenario, &service)?;
     let interrupts = signals::listen().map_err(LoadError::Signals)?;
     let report = measure(&kafka, &service, plan, !args.no_read_back, &interrupts)?;
-    match args.output.format {
-        Output::Text => print(text(&report)),
-        Output::Json => print_json(&report),
-    }
+    args.output.show(&report, || text(&report));
     if let Some(path) = &args.report {
         write(path, &html(&report))?;
         eprintln!("report: {}", path.display());

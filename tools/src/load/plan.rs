@@ -180,7 +180,6 @@ pub mod tests {
 
     use super::*;
     use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, NoSchemas, identify};
-    use watermaster_settings::config::Config;
 
     /// Builds a service that takes 100 records per second.
     pub fn service(client_from: &str, sources: &str) -> Service {
@@ -188,11 +187,7 @@ pub mod tests {
             "[[service]]\nname = \"kyc\"\ntarget = \"out\"\ndead_letter = \"dead\"\ncapacity = 1000\ncycle = \"10s\"\n\
              client_from = {client_from}\n{sources}"
         );
-        Config::parse(&text, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES)
-            .unwrap()
-            .settings
-            .services
-            .remove(0)
+        crate::cli::settings(&text).services.remove(0)
     }
 
     /// Builds the plan of a scenario for a service with one open source.

@@ -12,6 +12,7 @@ use watermaster_settings::{Kafka, Service};
 
 use super::account::{Account, ArrivalTime, Event, Outcome, SendAttempt};
 use super::{plan::Plan, schedule::schedule};
+use crate::cli::CONNECT_TIMEOUT;
 
 /// The header that marks a record of a run and comes out with it on the other side: `RUN/NUMBER/INTENDED/ATTEMPT`, with
 /// the intended time of the first attempt in microseconds since 1970, and attempts from 1.
@@ -22,8 +23,6 @@ const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(2);
 const REASON_HEADER: &str = "throttle-reason";
 /// The time that the last records may take to be acknowledged.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
-/// The time that the brokers may take to answer at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time from the creation of the producer to the first record. A producer needs up to a second to connect, which
 /// would count as a delay.
@@ -34,7 +33,7 @@ const LEAD: Duration = Duration::from_secs(1);
 pub enum SessionError {
     #[error(transparent)]
     Open(#[from] AskError),
-    #[error("can't start a thread")]
+    #[error("can't start a thread: {0}")]
     Thread(#[from] io::Error),
     #[error("the clock is before 1970 or in the far future")]
     Clock,

@@ -6,7 +6,7 @@ use clap::Args;
 use watermaster_api::{ExplainView, FieldView, RuleRef};
 use watermaster_settings::{Service, config::instant};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail};
 use crate::moment::{millis, moment};
 
 /// Arguments of the command.
@@ -47,10 +47,7 @@ pub fn run(args: &ExplainArgs) -> Exit {
         Err(error) => return fail(Exit::Usage, error),
     };
     let view = explained(service, args);
-    match args.output.format {
-        Output::Text => print(text(&view)),
-        Output::Json => print_json(&view),
-    }
+    args.output.show(&view, || text(&view));
     Exit::Done
 }
 
@@ -83,10 +80,6 @@ fn line(view: &FieldView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use watermaster_settings::config::Config;
-
     use super::*;
 
     const FILE: &str = r#"
@@ -113,9 +106,7 @@ mod tests {
     "#;
 
     fn explained(client: &str, at: &str) -> String {
-        let config =
-            Config::parse(FILE, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES).expect("a configuration");
-        let policy = config.settings.services[0].policy.at(super::at(at).unwrap());
+        let policy = crate::cli::settings(FILE).services[0].policy.at(super::at(at).unwrap());
         text(&ExplainView::of(&policy, Some(client), None))
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::{Deserialize, Serialize};
 
 use super::replay::Outcome;
@@ -134,9 +133,8 @@ impl LiveRun {
 
 /// Writes a comparison for a terminal.
 pub fn text(comparisons: &[Comparison]) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(["client", "", "live", "simulated", ""]);
+    let titles = ["client", "", "live", "simulated", ""];
+    let mut table = crate::format::table(titles, Some(2), |index| index == 2 || index == 3);
     let mut last = None;
     for one in comparisons {
         let shown = |number: f64| if one.what.starts_with('p') { seconds(number) } else { number.to_string() };
@@ -150,11 +148,6 @@ pub fn text(comparisons: &[Comparison]) -> String {
             one.simulated.map_or("-".to_owned(), shown),
             if one.agrees { "" } else { "differs" }.to_owned(),
         ]);
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        let is_number = index == 2 || index == 3;
-        column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
-        column.set_padding((0, 2));
     }
     table.trim_fmt()
 }

@@ -35,7 +35,7 @@ use watermaster_core::policy::{Lending, Mode};
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json, variant};
+use crate::cli::{ChoiceError, ConfigFile, Exit, OutputArg, choose, fail, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::sources::{self, ServiceError};
@@ -45,10 +45,10 @@ use live::{LiveError, LiveRun};
 use planned::{Planned, PlannedError};
 use replay::{Outcome, Replay, ReplayOptions};
 use report::{FoundCapacity, Point, WhatIf};
-use retries::Retries;
+use retries::{Retries, retries};
 use senders::Senders;
 use service::ServiceModel;
-use sweep::{Capacities, Rules, in_parallel};
+use sweep::{Capacities, Rules, capacities, in_parallel};
 
 /// The longest time that a trace may cover.
 const MAX_SPAN_MS: u64 = 10 * 366 * 24 * 3_600_000;
@@ -75,7 +75,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// Simulate these capacities: N, N,N or FROM..TO/STEP; as configured by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = capacities)]
     capacity: Option<Capacities>,
     /// Simulate these modes; as configured by default
     #[arg(long, value_delimiter = ',', value_parser = variant::<Mode>())]
@@ -101,7 +101,7 @@ pub struct SimulateArgs {
     /// Keep or drop records that were sent again after a rejection, or model:BACKOFF,ATTEMPTS: in place of them, send
     /// each record that is rejected here again after BACKOFF, which doubles each time to at most 10s, until it has been
     /// sent ATTEMPTS times in all
-    #[arg(long, value_name = "HOW", default_value = "keep")]
+    #[arg(long, value_name = "HOW", default_value = "keep", value_parser = retries)]
     retries: Retries,
     /// Simulate a service that finishes this many records a second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -200,10 +200,7 @@ impl SimulateError {
 pub fn run(args: &SimulateArgs) -> Exit {
     match simulate(args) {
         Ok(report) => {
-            match args.output.format {
-                Output::Text => print(report::text(&report, args.top)),
-                Output::Json => print_json(&report),
-            }
+            args.output.show(&report, || report::text(&report, args.top));
             if report.has_answers() && report.agrees() { Exit::Done } else { Exit::No }
         }
         Err(error) => fail(error.exit(), &error),

@@ -233,7 +233,8 @@ impl<'t> Replay<'t> {
                 let attempt = self.end_wait(slot);
                 let was_delayed = matches!(rejection.reason, Reason::QueueFull | Reason::Expired);
                 if !was_delayed && attempt.sent >= self.counted_from {
-                    self.tallies[attempt.client as usize].undo_delay();
+                    // The record only waited for room in the offset map, to be rejected.
+                    self.tallies[attempt.client as usize].delayed -= 1;
                 }
                 self.reject(now, &attempt, rejection.reason);
             }
@@ -263,7 +264,7 @@ impl<'t> Replay<'t> {
     #[inline]
     fn arrive(&mut self, attempt: SimulatedAttempt) {
         if attempt.number == 1 && attempt.sent >= self.counted_from {
-            self.tallies[attempt.client as usize].arrive();
+            self.tallies[attempt.client as usize].records += 1;
         }
         let number = if self.senders.shadow { attempt.client } else { attempt.partition };
         let log = &mut self.logs[number as usize];
@@ -290,7 +291,7 @@ impl<'t> Replay<'t> {
             Verdict::Reject(rejection) => self.reject(now, attempt, rejection.reason),
             Verdict::Delay(slot) => {
                 if attempt.sent >= self.counted_from {
-                    self.tallies[attempt.client as usize].delay();
+                    self.tallies[attempt.client as usize].delayed += 1;
                 }
                 self.begin_wait(slot, attempt);
             }
@@ -330,7 +331,7 @@ impl<'t> Replay<'t> {
         let (tallies, counted_from) = (&mut self.tallies, self.counted_from);
         service.advance(until, |record, now| {
             if record.sent >= counted_from {
-                tallies[record.client as usize].finish(record.sent, now);
+                tallies[record.client as usize].finished.add(record.sent, now);
             }
         });
     }
@@ -352,12 +353,13 @@ impl<'t> Replay<'t> {
 
     fn count_waiting(&mut self, attempt: &SimulatedAttempt) {
         self.backlog.add(attempt.bytes, &mut self.largest_backlog);
-        self.tallies[attempt.client as usize].begin_wait(attempt.bytes);
+        let tally = &mut self.tallies[attempt.client as usize];
+        tally.waiting.add(attempt.bytes, &mut tally.largest);
     }
 
     fn count_leaving(&mut self, attempt: &SimulatedAttempt) {
         self.backlog.remove(attempt.bytes);
-        self.tallies[attempt.client as usize].end_wait(attempt.bytes);
+        self.tallies[attempt.client as usize].waiting.remove(attempt.bytes);
     }
 
     fn outcome(mut self, admitted: u64, end: Time) -> Outcome {
@@ -365,7 +367,7 @@ impl<'t> Replay<'t> {
         let room = policy.capacity as f64 * end.since(self.counted_from).as_secs_f64() / policy.cycle.as_secs_f64();
         let mut total = Tally::default();
         self.tallies.iter().for_each(|tally| total.merge(tally));
-        let clients = (0u32..).zip(&self.tallies).filter(|(_, tally)| !tally.is_empty());
+        let clients = (0u32..).zip(&self.tallies).filter(|(_, tally)| tally.records > 0);
         Outcome {
             used: if room > 0.0 { (admitted as f64 / room * 1e4).round() / 1e4 } else { 0.0 },
             clients: clients.map(|(client, tally)| tally.result(self.senders.shown(client))).collect(),

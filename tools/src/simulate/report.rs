@@ -2,7 +2,6 @@
 
 use std::{fmt::Write, time::Duration};
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Value, json};
 use watermaster_api::rfc3339;
@@ -30,12 +29,7 @@ pub struct TraceFacts {
     service: String,
     cycle: Duration,
     threshold: Duration,
-    records: u64,
-    clients: usize,
-    partitions: usize,
-    /// RFC 3339.
-    from: String,
-    to: String,
+    contents: Contents,
     /// Reasons to doubt the numbers.
     notes: Vec<String>,
 }
@@ -62,11 +56,7 @@ impl WhatIf {
             service: service.name.clone(),
             cycle: service.policy.cycle,
             threshold: options.threshold,
-            records: contents.records(),
-            clients: contents.clients.len(),
-            partitions: contents.partitions.len(),
-            from: rfc3339(contents.first_ms),
-            to: rfc3339(contents.last_ms),
+            contents: contents.clone(),
             notes: notes(contents, service, options),
         };
         WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }
@@ -74,8 +64,7 @@ impl WhatIf {
 
     /// Returns a sentence about the trace.
     pub fn title(&self) -> String {
-        let TraceFacts { service, records, clients, partitions, from, to, .. } = &self.facts;
-        format!("{service}: {records} records of {clients} clients in {partitions} partitions, {from} to {to}")
+        format!("{}: {}", self.facts.service, self.facts.contents.extent())
     }
 
     /// Returns whether every question has an answer.
@@ -90,9 +79,7 @@ impl WhatIf {
 }
 
 fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec<String> {
-    let sum =
-        |count: fn(&crate::trace_file::TracedPartition) -> u64| contents.partitions.iter().map(count).sum::<u64>();
-    let (late, gaps, retried) = (sum(|at| at.late), sum(|at| at.gaps), contents.retried);
+    let (late, gaps, retried) = (contents.sum(|at| at.late), contents.sum(|at| at.gaps), contents.retried);
     let mut topics = contents.partitions.iter().map(|partition| &partition.topic);
     let foreign = topics.find(|topic| service.sources.iter().all(|source| source.topic != **topic));
     let share = 100.0 * retried as f64 / contents.records().max(1) as f64;
@@ -117,9 +104,10 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
 impl Serialize for WhatIf {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let facts = &self.facts;
+        let contents = &facts.contents;
         let trace = json!({
-            "records": facts.records, "clients": facts.clients, "partitions": facts.partitions,
-            "from": facts.from, "to": facts.to,
+            "records": contents.records(), "clients": contents.clients.len(), "partitions": contents.partitions.len(),
+            "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
         });
         let mut report = serializer.serialize_struct("WhatIf", 8)?;
         report.serialize_field("service", &facts.service)?;
@@ -214,13 +202,12 @@ impl FoundCapacity {
 }
 
 fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
     let above = format!("above {}", humantime::format_duration(facts.threshold));
-    table.set_header([
+    let titles = [
         "capacity", "used", "window", "client", "records", "delayed", "rejected", "p50", "p99", "max", "backlog",
         &above,
-    ]);
+    ];
+    let mut table = crate::format::table(titles, Some(2), |index| index != 3);
     for point in points {
         let outcome = &point.outcome;
         let mut first =
@@ -233,11 +220,6 @@ fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
         if hidden > 0 {
             table.add_row(first.into_iter().chain([format!("({hidden} clients are not shown)")]));
         }
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        let name = index == 3;
-        column.set_cell_alignment(if name { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding((0, if index + 1 == 12 { 0 } else { 2 }));
     }
     table.trim_fmt()
 }

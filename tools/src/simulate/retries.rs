@@ -1,6 +1,6 @@
 //! Records that their clients send again after a rejection.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_core::units::Time;
 
@@ -22,29 +22,21 @@ pub enum Retries {
     Model(RetryPolicy),
 }
 
-/// A text is no treatment of retries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("allowed: keep, drop or model:BACKOFF,ATTEMPTS such as model:500ms,5; 2 to {MAX_ATTEMPTS} attempts")]
-pub struct NoRetries;
-
-impl FromStr for Retries {
-    type Err = NoRetries;
-
-    fn from_str(text: &str) -> Result<Retries, NoRetries> {
-        match text {
-            "keep" => return Ok(Retries::Keep),
-            "drop" => return Ok(Retries::Drop),
-            _ => {}
-        }
-        let (backoff, attempts) = text.strip_prefix("model:").and_then(|rest| rest.split_once(',')).ok_or(NoRetries)?;
-        let backoff = humantime::parse_duration(backoff.trim()).map_err(|_| NoRetries)?;
-        let attempts = attempts.trim().parse().ok().filter(|attempts| (2..=MAX_ATTEMPTS).contains(attempts));
-        if backoff.is_zero() || backoff > Duration::from_secs(24 * 3600) {
-            return Err(NoRetries);
-        }
-        let attempts = attempts.ok_or(NoRetries)?;
-        Ok(Retries::Model(RetryPolicy { backoff, max_backoff: backoff.max(MAX_BACKOFF), attempts }))
-    }
+/// Parses a treatment of retries.
+pub fn retries(text: &str) -> Result<Retries, &'static str> {
+    let model = || {
+        let (backoff, attempts) = text.strip_prefix("model:")?.split_once(',')?;
+        let backoff = humantime::parse_duration(backoff.trim()).ok()?;
+        let attempts = attempts.trim().parse().ok().filter(|attempts| (2..=MAX_ATTEMPTS).contains(attempts))?;
+        let allowed = !backoff.is_zero() && backoff <= Duration::from_secs(24 * 3600);
+        allowed.then(|| Retries::Model(RetryPolicy { backoff, max_backoff: backoff.max(MAX_BACKOFF), attempts }))
+    };
+    let parsed = match text {
+        "keep" => Some(Retries::Keep),
+        "drop" => Some(Retries::Drop),
+        _ => model(),
+    };
+    parsed.ok_or("allowed: keep, drop or model:BACKOFF,ATTEMPTS such as model:500ms,5; 2 to 100 attempts")
 }
 
 /// Records on their way back.
@@ -84,16 +76,16 @@ mod tests {
 
     #[test]
     fn retries_are_kept_dropped_or_modelled() {
-        assert_eq!("keep".parse(), Ok(Retries::Keep));
-        assert_eq!("drop".parse(), Ok(Retries::Drop));
-        let Ok(Retries::Model(policy)) = "model:2s, 4".parse() else { panic!("it is a model") };
+        assert_eq!(retries("keep"), Ok(Retries::Keep));
+        assert_eq!(retries("drop"), Ok(Retries::Drop));
+        let Ok(Retries::Model(policy)) = retries("model:2s, 4") else { panic!("it is a model") };
         assert_eq!(
             [1, 2, 3, 4].map(|number| policy.wait_after(number).map(|wait| wait.as_secs())),
             [Some(2), Some(4), Some(8), None]
         );
         for wrong in ["", "model", "model:2s", "model:0s,3", "model:2s,1", "model:2s,101", "model:2,3", "model:2days,3"]
         {
-            assert_eq!(wrong.parse::<Retries>(), Err(NoRetries), "{wrong}");
+            assert!(retries(wrong).is_err(), "{wrong}");
         }
     }
 }

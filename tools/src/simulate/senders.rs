@@ -8,7 +8,7 @@ use watermaster_settings::Service;
 
 use super::tally::SimulatedAttempt;
 use crate::load::scenario::RetryPolicy;
-use crate::trace_file::{ANONYMOUS, Contents, FIRST_CLIENT, OVERSIZED, ids};
+use crate::trace_file::{ANONYMOUS, Contents, FIRST_CLIENT, OVERSIZED, named};
 
 /// The senders of a trace as a service sees them.
 #[derive(Debug)]
@@ -119,9 +119,4 @@ impl Senders {
             }
         }
     }
-}
-
-/// Returns the name that a trace has for a client.
-fn named(id: &str, hashed: bool) -> String {
-    if hashed { ids::hashed(id) } else { id.to_owned() }
 }

@@ -14,18 +14,19 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// The counts of one client.
 #[derive(Debug, Default)]
 pub struct Tally {
-    records: u64,
+    pub(super) records: u64,
     admitted: u64,
-    delayed: u64,
+    /// Records that joined the backlog.
+    pub(super) delayed: u64,
     rejected: ReasonCounts,
     /// Further attempts after a rejection.
     retries: u64,
     /// Admitted records: the times from their first attempts to their admissions.
     delays: Waits,
     /// Records that the modelled service finished: the times from their first attempts to then.
-    finished: Waits,
-    waiting: SimulatedBacklog,
-    largest: SimulatedBacklog,
+    pub(super) finished: Waits,
+    pub(super) waiting: SimulatedBacklog,
+    pub(super) largest: SimulatedBacklog,
     above: TimeAbove,
 }
 
@@ -147,12 +148,6 @@ impl TimeAbove {
 }
 
 impl Tally {
-    /// Counts an arrival.
-    #[inline]
-    pub fn arrive(&mut self) {
-        self.records += 1;
-    }
-
     /// Counts an admission.
     #[inline]
     pub fn admit(&mut self, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
@@ -174,36 +169,10 @@ impl Tally {
         self.leave(attempt.arrived, now, threshold);
     }
 
-    /// Counts a record that the modelled service has finished.
-    pub fn finish(&mut self, sent: Time, now: Time) {
-        self.finished.add(sent, now);
-    }
-
     fn leave(&mut self, arrived: Time, now: Time, threshold: Duration) {
         if now.since(arrived) > threshold {
             self.above.add(arrived + threshold, now);
         }
-    }
-
-    /// Counts a record that joined the backlog.
-    #[inline]
-    pub fn delay(&mut self) {
-        self.delayed += 1;
-    }
-
-    /// Takes back a delay: the record only waited for room in the offset map, to be rejected.
-    pub fn undo_delay(&mut self) {
-        self.delayed -= 1;
-    }
-
-    #[inline]
-    pub fn begin_wait(&mut self, bytes: u32) {
-        self.waiting.add(bytes, &mut self.largest);
-    }
-
-    #[inline]
-    pub fn end_wait(&mut self, bytes: u32) {
-        self.waiting.remove(bytes);
     }
 
     /// Adds the counts of another client, but for its backlog and its time above the threshold.
@@ -215,11 +184,6 @@ impl Tally {
         self.retries += other.retries;
         self.delays.merge(&other.delays);
         self.finished.merge(&other.finished);
-    }
-
-    /// Returns whether any record was counted.
-    pub fn is_empty(&self) -> bool {
-        self.records == 0
     }
 
     /// Sums up.
@@ -301,7 +265,7 @@ mod tests {
     fn quantiles_count_records_that_did_not_wait() {
         let mut tally = Tally::default();
         for wait in (0..97).map(|_| 0).chain([100, 200, 300]) {
-            tally.arrive();
+            tally.records += 1;
             tally.admit(&attempt(1_000), at(1_000 + wait), Duration::from_secs(1));
         }
         let result = tally.result("a");

@@ -17,7 +17,7 @@ use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, sweep::Rules, ta
 use crate::load::plan::tests::service;
 use crate::load::scenario::RetryPolicy;
 use crate::trace_file::reader::TraceSource;
-use crate::trace_file::{ANONYMOUS, TraceRecord, TraceWriter, TracedPartition, WriterOptions, ids};
+use crate::trace_file::{ANONYMOUS, TraceRecord, TraceWriter, TracedPartition, WriterOptions};
 
 const NAMES: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
 const SHAPE: Rules = Rules { mode: Mode::Shape, lending: Lending::Proportional };
@@ -314,7 +314,7 @@ fn hashed_clients_keep_their_settings_and_get_their_names_back() {
     let named = |name: &str, reasons: &[&'static str]| (name.to_owned(), reasons.to_vec());
     assert_eq!(found[0], named("(no id)", &["anonymous"]));
     assert_eq!(found[1], named("a", &["client_limit"]));
-    assert_eq!(found[2], named(&ids::hashed("b"), &[]));
+    assert_eq!(found[2], named(&crate::trace_file::named("b", true), &[]));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{Exit, Output, OutputArg, fail};
 use crate::endpoint::{CertificatesError, TokenArg, TokenFileError, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
@@ -99,18 +99,14 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
     }
     if let Some(client) = &args.client {
         let found = instances.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
-        match args.output.format {
-            Output::Text => print(found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n")),
-            Output::Json => print_json(&json!({ "clients": found })),
-        }
+        let text = || found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n");
+        args.output.show(&json!({ "clients": found }), text);
         return Ok(());
     }
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
         let services = once(&instances).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
-        match args.output.format {
-            Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
-            Output::Json => print_json(&json!({ "services": services })),
-        }
+        let text = || services.iter().map(plain).collect::<Vec<_>>().join("\n\n");
+        args.output.show(&json!({ "services": services }), text);
         return Ok(());
     }
     // https://no-color.org

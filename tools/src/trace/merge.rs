@@ -5,19 +5,19 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{IsTerminal as _, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_kafka::record::NO_TIMESTAMP;
 use watermaster_kafka::source_log::{LogEvent, SourceLog};
 use watermaster_settings::Service;
 
 use super::RecordingError;
-use super::sample::{Sampled, sample};
+use super::sample::sample;
+use crate::progress::OffsetProgress;
 use crate::signals::Interrupts;
-use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
+use crate::trace_file::{TraceRecord, TraceWriter};
 
 /// The longest wait for a record before other conditions are checked.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -27,7 +27,6 @@ const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_RECORDS: u64 = 4_096;
 /// A record that is older than one before it by more than this was late.
 const LATE_MS: u64 = 1_000;
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The partitions of a log, by the time of their next record.
 pub struct Merge<'l, W: Write> {
@@ -37,7 +36,7 @@ pub struct Merge<'l, W: Write> {
     /// Time and partition of each partition's next record.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     positions: Vec<Position>,
-    progress: ReadingBar,
+    progress: OffsetProgress,
 }
 
 /// The state of a partition.
@@ -63,7 +62,7 @@ impl<'l, W: Write> Merge<'l, W> {
             writer,
             next: BinaryHeap::new(),
             positions: vec![position; log.partitions().len()],
-            progress: ReadingBar::new(offsets),
+            progress: OffsetProgress::new("read", offsets),
         }
     }
 
@@ -81,7 +80,8 @@ impl<'l, W: Write> Merge<'l, W> {
             self.writer.push(self.positions[index].record).map_err(unwritable)?;
             written += 1;
             if written.is_multiple_of(LOOK_RECORDS) {
-                self.progress.show(self.log, written);
+                let done = self.log.partitions().iter().map(|log| log.done()).sum();
+                self.progress.set(done, &format!("{written} records"));
                 interrupted = interrupts.try_recv().is_ok();
             }
             interrupted |= !self.fetch(index, interrupts)?;
@@ -102,16 +102,7 @@ impl<'l, W: Write> Merge<'l, W> {
                 LogEvent::Record { record, append_time } => {
                     let (offset, timestamp_ms) = (record.origin.offset, record.origin.timestamp_ms);
                     let source = &self.service.sources[record.origin.source.index()];
-                    let writer = &mut self.writer;
-                    let record = sample(record, self.service, source, |sample| {
-                        let client = match sample.sender {
-                            Sampled::Client(name) => writer.client(&name),
-                            Sampled::Anonymous => ANONYMOUS,
-                            Sampled::Oversized => OVERSIZED,
-                        };
-                        let partition = index as u32;
-                        TraceRecord { at_ms: 0, client, partition, bytes: sample.bytes, retried: sample.retried }
-                    });
+                    let record = sample(record, self.service, source, &mut self.writer);
                     self.place(index, offset, timestamp_ms, append_time, record);
                     return Ok(true);
                 }
@@ -148,41 +139,7 @@ impl<'l, W: Write> Merge<'l, W> {
         }
         facts.append_time = append_time;
         position.offset = Some(offset + 1);
-        position.record = TraceRecord { at_ms: position.at_ms, ..record };
+        position.record = TraceRecord { at_ms: position.at_ms, partition: index as u32, ..record };
         self.next.push(Reverse((position.at_ms, index)));
-    }
-}
-
-/// Shows the progress on stderr: a bar on a terminal, elsewhere a line every ten seconds.
-struct ReadingBar {
-    bar: Option<ProgressBar>,
-    offsets: u64,
-    next_line: Instant,
-}
-
-impl ReadingBar {
-    fn new(offsets: u64) -> ReadingBar {
-        let style = ProgressStyle::with_template("{bar:40} {percent} %, {msg} records, {eta} left");
-        let bar = std::io::stderr()
-            .is_terminal()
-            .then(|| ProgressBar::new(offsets).with_style(style.expect("the template is well formed")));
-        ReadingBar { bar, offsets, next_line: Instant::now() + LINE_INTERVAL }
-    }
-
-    fn show(&mut self, log: &SourceLog, records: u64) {
-        let done = log.partitions().iter().map(|log| log.done()).sum();
-        if let Some(bar) = &self.bar {
-            bar.set_message(records.to_string());
-            bar.set_position(done);
-        } else if Instant::now() >= self.next_line {
-            self.next_line += LINE_INTERVAL;
-            eprintln!("{records} records, {} % of the offsets", 100 * done / self.offsets.max(1));
-        }
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }

@@ -18,15 +18,12 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::moment::{millis, moment};
 use crate::signals;
 use crate::sources::{ServiceError, service_of};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
 use merge::Merge;
-
-/// The time that the brokers may take to answer at the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -95,10 +92,7 @@ pub fn run(args: &TraceArgs) -> Exit {
     match record(args) {
         Ok(contents) => {
             let bytes = std::fs::metadata(&args.out).map_or(0, |file| file.len());
-            match args.output.format {
-                Output::Text => print(text(&args.out, bytes, &contents)),
-                Output::Json => print_json(&as_json(bytes, &contents)),
-            }
+            args.output.show(&as_json(bytes, &contents), || text(&args.out, bytes, &contents));
             Exit::Done
         }
         Err(error) => fail(error.exit(), &error),
@@ -144,61 +138,35 @@ fn traced(log: &watermaster_kafka::source_log::LogPartition) -> TracedPartition 
     }
 }
 
-/// The facts of a trace, summed up.
-struct Sums {
-    gaps: u64,
-    late: u64,
-    append_time: usize,
-    from: String,
-    to: String,
-}
-
-impl Sums {
-    fn of(contents: &Contents) -> Sums {
-        let sum = |count: fn(&TracedPartition) -> u64| contents.partitions.iter().map(count).sum();
-        Sums {
-            gaps: sum(|partition| partition.gaps),
-            late: sum(|partition| partition.late),
-            append_time: contents.partitions.iter().filter(|partition| partition.append_time).count(),
-            from: rfc3339(contents.first_ms),
-            to: rfc3339(contents.last_ms),
-        }
-    }
-}
-
 fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
-    let (records, sums) = (contents.records(), Sums::of(contents));
+    let records = contents.records();
     if records == 0 {
         return format!("{}: no record in {} partitions in this time", path.display(), contents.partitions.len());
     }
-    let mut lines = vec![format!(
-        "{}: {records} records of {} clients in {} partitions, {} to {}",
-        path.display(),
-        contents.clients.len(),
-        contents.partitions.len(),
-        sums.from,
-        sums.to,
-    )];
-    let clock = match sums.append_time {
-        all if all == contents.partitions.len() => "brokers (LogAppendTime)",
+    let mut lines = vec![format!("{}: {}", path.display(), contents.extent())];
+    let clock = match contents.sum(|partition| partition.append_time.into()) {
+        all if all == contents.partitions.len() as u64 => "brokers (LogAppendTime)",
         0 => "producers (CreateTime)",
         _ => "producers and brokers, by topic",
     };
     lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records as f64));
     let notes = [
         (contents.retried, "records had been rejected before (header throttle-attempt)"),
-        (sums.late, "records are more than 1 s older than the record before them: they count as that one's time"),
-        (sums.gaps, "offsets hold no record: removed, or markers of transactions"),
+        (
+            contents.sum(|at| at.late),
+            "records are more than 1 s older than the record before them: they count as that one's time",
+        ),
+        (contents.sum(|at| at.gaps), "offsets hold no record: removed, or markers of transactions"),
     ];
     lines.extend(notes.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("note: {count} {text}")));
     lines.join("\n")
 }
 
 fn as_json(bytes: u64, contents: &Contents) -> serde_json::Value {
-    let sums = Sums::of(contents);
     json!({
-        "service": contents.service, "records": contents.records(), "bytes": bytes, "from": sums.from, "to": sums.to,
+        "service": contents.service, "records": contents.records(), "bytes": bytes,
+        "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
         "clients": contents.clients.len(), "partitions": contents.partitions, "retried": contents.retried,
-        "late": sums.late, "gaps": sums.gaps, "hashed_ids": contents.hashed_ids,
+        "late": contents.sum(|at| at.late), "gaps": contents.sum(|at| at.gaps), "hashed_ids": contents.hashed_ids,
     })
 }

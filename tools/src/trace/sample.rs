@@ -1,52 +1,38 @@
 //! The facts of a record that a trace keeps: its client, as the service finds it, its size, and whether it was sent
 //! before.
 
-use std::borrow::Cow;
+use std::io::Write;
 
 use watermaster_kafka::{record::Record, redrive};
 use watermaster_settings::client_id::{HeaderLookup, NamedSender, NoSchemas, sender_of};
 use watermaster_settings::{Service, Source};
 
+use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
+
 /// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
 const ATTEMPT_HEADER: &str = "throttle-attempt";
 
-/// The sender of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sampled<'r> {
-    Client(Cow<'r, str>),
-    Anonymous,
-    Oversized,
-}
-
-/// The facts of a record that a trace keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample<'r> {
-    pub sender: Sampled<'r>,
-    /// The memory that the record costs while it is delayed.
-    pub bytes: u32,
-    pub retried: bool,
-}
-
-/// Hands the facts about a record to `take`.
-pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: impl FnOnce(Sample<'_>) -> T) -> T {
+/// Returns the facts of a record, whose client gets a number in the trace. Its time and partition are not set.
+pub fn sample<W: Write>(
+    record: Record<'_>, service: &Service, source: &Source, writer: &mut TraceWriter<W>,
+) -> TraceRecord {
     let size = |cost: usize| u32::try_from(cost).unwrap_or(u32::MAX);
     let Some(contents) = record.contents() else {
-        let bytes = size(record.into_stub().cost());
-        return take(Sample { sender: Sampled::Oversized, bytes, retried: false });
+        return TraceRecord { client: OVERSIZED, bytes: size(record.into_stub().cost()), ..TraceRecord::default() };
     };
-    let sender = if redrive::is_redriven(&contents, record.origin, service, source) {
-        Sampled::Client(Cow::Borrowed(&service.redrive_client))
+    let client = if redrive::is_redriven(&contents, record.origin, service, source) {
+        writer.client(&service.redrive_client)
     } else {
         match sender_of(service, &contents, source, &NoSchemas) {
-            NamedSender::Client(name) | NamedSender::NotAllowed(name) => Sampled::Client(name),
+            NamedSender::Client(name) | NamedSender::NotAllowed(name) => writer.client(&name),
             // The service that a simulation is about tells whether the group counts as one client.
-            NamedSender::InGroup { group, client } => Sampled::Client(Cow::Owned(format!("{group}/{client}"))),
-            NamedSender::Anonymous(_) | NamedSender::Unknown(_) => Sampled::Anonymous,
+            NamedSender::InGroup { group, client } => writer.client(&format!("{group}/{client}")),
+            NamedSender::Anonymous(_) | NamedSender::Unknown(_) => ANONYMOUS,
         }
     };
     let attempt = contents.headers.lookup(ATTEMPT_HEADER);
     let retried = matches!(attempt, HeaderLookup::Once(Some(attempt)) if is_positive(attempt));
-    take(Sample { sender, bytes: size(contents.cost()), retried })
+    TraceRecord { client, bytes: size(contents.cost()), retried, ..TraceRecord::default() }
 }
 
 fn is_positive(text: &[u8]) -> bool {

@@ -11,13 +11,11 @@
 //! checksum, and an error names the damaged part.
 //!
 //! - `block`: the columns; `writer`, [`reader`]: the file; [`csv`]: a trace from text
-//! - `ids`: ids that are hashed
 //!
 //! The module knows no Kafka and no clock.
 
 mod block;
 pub mod csv;
-pub mod ids;
 pub mod reader;
 mod writer;
 
@@ -27,6 +25,7 @@ mod tests;
 use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
+use watermaster_api::rfc3339;
 
 pub use reader::TraceReader;
 pub use writer::{TraceWriter, WriterOptions};
@@ -105,11 +104,32 @@ impl Contents {
         self.blocks.iter().map(|block| u64::from(block.records)).sum()
     }
 
+    /// Sums up a fact of all partitions.
+    pub fn sum(&self, fact: fn(&TracedPartition) -> u64) -> u64 {
+        self.partitions.iter().map(fact).sum()
+    }
+
+    /// Says for people how much the trace holds, and of which time.
+    pub fn extent(&self) -> String {
+        let (records, clients, partitions) = (self.records(), self.clients.len(), self.partitions.len());
+        let (from, to) = (rfc3339(self.first_ms), rfc3339(self.last_ms));
+        format!("{records} records of {clients} clients in {partitions} partitions, {from} to {to}")
+    }
+
     /// Returns the name of a client; `None` for records without one.
     pub fn name(&self, client: u32) -> Option<&str> {
         let index = client.checked_sub(FIRST_CLIENT)?;
         self.clients.get(index as usize).map(String::as_str)
     }
+}
+
+/// Returns the name that a trace has for a client: its id, or a hash that no two of a million ids are likely to share.
+/// An id that can be guessed can be checked against its hash.
+pub fn named(id: &str, hashed: bool) -> String {
+    if !hashed {
+        return id.to_owned();
+    }
+    openssl::sha::sha256(id.as_bytes())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A part of the file.

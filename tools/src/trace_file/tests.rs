@@ -135,7 +135,7 @@ fn hashed_ids_keep_no_id_in_clear() {
     assert_eq!((one, other, writer.client("home-loan")), (FIRST_CLIENT, FIRST_CLIENT + 1, FIRST_CLIENT));
     writer.push(TraceRecord { client: one, ..TraceRecord::default() }).unwrap();
     let (bytes, contents) = writer.finish().unwrap();
-    assert_eq!(contents.name(one), Some(ids::hashed("home-loan").as_str()));
+    assert_eq!(contents.name(one), Some(named("home-loan", true).as_str()));
     assert!(!bytes.windows(4).any(|window| window == b"loan"));
 }
 

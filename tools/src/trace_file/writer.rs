@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::{ANONYMOUS, BLOCK_RECORDS, BlockFacts, Contents, FIRST_CLIENT, MAGIC, OVERSIZED, TraceError};
-use super::{TraceRecord, TracedPartition, block, ids};
+use super::{TraceRecord, TracedPartition, block, named};
 
 /// The facts that a trace is begun with.
 #[derive(Debug, Clone, Default)]
@@ -40,9 +40,8 @@ impl<W: Write> TraceWriter<W> {
         if let Some(number) = self.numbers.get(id) {
             return *number;
         }
-        let name = if self.contents.hashed_ids { ids::hashed(id) } else { id.to_owned() };
         let number = FIRST_CLIENT + self.contents.clients.len() as u32;
-        self.contents.clients.push(name);
+        self.contents.clients.push(named(id, self.contents.hashed_ids));
         self.numbers.insert(id.to_owned(), number);
         number
     }

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Event, Outcome, SendAttempt};
-use crate::{load::plan::tests::plan, load::schedule::RecordShape};
+use crate::load::account::{ArrivalTime, tests::arrived, tests::sent};
+use crate::load::plan::tests::plan;
 
 /// Builds the accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of a
 /// rejection. Records are delivered after one second.
@@ -13,17 +13,9 @@ fn account(outcomes: &[(usize, Option<&str>)]) -> Account {
     let mut account = Account::new(plan(&[client("car-loan"), client("credit-card")].concat()));
     for (number, (client, reason)) in outcomes.iter().enumerate() {
         let at = Duration::from_millis(number as u64);
-        let attempt = SendAttempt {
-            client: *client,
-            shape: RecordShape { value_bytes: 1, key: 0 },
-            number: 1,
-            intended: at,
-            due: at,
-        };
-        account.apply(&Event::Sent { attempt, at });
-        let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
+        account.apply(&sent(*client, 1, at));
         let at = ArrivalTime { appended: None, read: at + Duration::from_secs(1) };
-        account.apply(&Event::Arrived { number, outcome, at });
+        account.apply(&arrived(number, *reason, at));
     }
     account
 }

@@ -1,8 +1,6 @@
-use std::path::Path;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use watermaster_settings::config::Config;
 use watermaster_settings::token::{SharedToken, Token};
 
 use super::*;
@@ -18,8 +16,7 @@ topic = \"loans\"
 ";
 
 fn service() -> Service {
-    let config = Config::parse(CONFIG, Path::new("test.toml"), [], watermaster_kafka::PROPERTY_RULES);
-    let service = config.unwrap_or_else(|errors| panic!("{errors}")).settings.services.remove(0);
+    let service = crate::cli::settings(CONFIG).services.remove(0);
     Service { redrive_key: Token::new("the key of the service").ok().map(SharedToken::new), ..service }
 }
 

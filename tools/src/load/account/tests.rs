@@ -11,10 +11,18 @@ const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts 
                    kind = \"burst\"\nrecords = 1\n[[client]]\nid = \"b\"\n[[client.phase]]\nkind = \"burst\"\n\
                    records = 1\n";
 
-fn sent(client: usize, number: u32) -> Event {
-    let second = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns the sending of a record.
+pub fn sent(client: usize, number: u32, at: Duration) -> Event {
     let shape = RecordShape { value_bytes: 1, key: 0 };
-    Event::Sent { attempt: SendAttempt { client, shape, number, intended: second, due: second }, at: second }
+    Event::Sent { attempt: SendAttempt { client, shape, number, intended: at, due: at }, at }
+}
+
+/// Returns the arrival of an output: of an admitted record, or of one that was rejected for this reason.
+pub fn arrived(number: usize, reason: Option<&str>, at: ArrivalTime) -> Event {
+    let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
+    Event::Arrived { number, outcome, at }
 }
 
 fn at(ms: u64) -> ArrivalTime {
@@ -23,11 +31,11 @@ fn at(ms: u64) -> ArrivalTime {
 }
 
 fn admitted(number: usize, ms: u64) -> Event {
-    Event::Arrived { number, outcome: Outcome::Admitted, at: at(ms) }
+    arrived(number, None, at(ms))
 }
 
 fn rejected(number: usize, ms: u64) -> Event {
-    Event::Arrived { number, outcome: Outcome::Rejected("queue_full".to_owned()), at: at(ms) }
+    arrived(number, Some("queue_full"), at(ms))
 }
 
 /// Reading a configuration takes longer than all else that a case does.
@@ -42,7 +50,7 @@ fn after(events: &[Event]) -> (Account, Option<SendAttempt>) {
 
 #[test]
 fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
-    let (mut account, retry) = after(&[sent(0, 1), rejected(0, 1_500)]);
+    let (mut account, retry) = after(&[sent(0, 1, SECOND), rejected(0, 1_500)]);
     let retry = retry.unwrap();
     assert_eq!((retry.number, retry.due.as_millis()), (2, 2_500));
     account.apply(&Event::Sent { attempt: retry, at: retry.due });
@@ -54,21 +62,21 @@ fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
 
 #[test]
 fn attempts_are_limited_and_clients_without_retry_never_retry() {
-    assert_eq!(after(&[sent(0, 3), rejected(0, 2_000)]).1, None);
-    let (account, retry) = after(&[sent(1, 1), rejected(0, 2_000)]);
+    assert_eq!(after(&[sent(0, 3, SECOND), rejected(0, 2_000)]).1, None);
+    let (account, retry) = after(&[sent(1, 1, SECOND), rejected(0, 2_000)]);
     assert_eq!((account.open(), retry), (0, None));
 }
 
 #[test]
 fn duplicates_are_counted_and_admitted_ones_count_in_the_window() {
-    let (account, _) = after(&[sent(1, 1), admitted(0, 1_100), rejected(0, 1_200), admitted(0, 1_300)]);
+    let (account, _) = after(&[sent(1, 1, SECOND), admitted(0, 1_100), rejected(0, 1_200), admitted(0, 1_300)]);
     let counts = &account.clients[1];
     assert_eq!((counts.admitted, counts.duplicated, account.admitted_at.len()), (1, 2, 2));
 }
 
 #[test]
 fn differing_clocks_are_detected() {
-    let (account, _) = after(&[sent(1, 1), sent(1, 1), admitted(0, 999), admitted(1, 900)]);
+    let (account, _) = after(&[sent(1, 1, SECOND), sent(1, 1, SECOND), admitted(0, 999), admitted(1, 900)]);
     assert_eq!((account.before_due, account.clients[1].delays.quantile(1.0)), (1, 0.0));
 }
 
@@ -76,7 +84,7 @@ fn event() -> impl Strategy<Value = Event> {
     let number = 0..12_usize;
     let place = RecordPosition { partition: 0, offset: 5 };
     prop_oneof![
-        4 => (0..2_usize, 1..4_u32).prop_map(|(client, attempt)| sent(client, attempt)),
+        4 => (0..2_usize, 1..4_u32).prop_map(|(client, attempt)| sent(client, attempt, SECOND)),
         2 => number.clone().prop_map(move |number| Event::Delivered { number, place }),
         1 => number.clone().prop_map(|number| Event::Undelivered { number, reason: "gone".to_owned() }),
         3 => (number.clone(), 0..5_000_u64).prop_map(|(number, ms)| admitted(number, ms)),

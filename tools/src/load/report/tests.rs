@@ -4,25 +4,15 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Event, Outcome, SendAttempt};
+use crate::load::account::{ArrivalTime, tests::arrived, tests::sent};
 use crate::load::plan::tests::{plan, service};
-use crate::load::schedule::RecordShape;
 
 const CLIENTS: &str = "name = \"a <b> & c\\u0001\"\ndescription = \"what's \\\"new\\\"\"\n\
     [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n\
     [[client]]\nid = \"<b>\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n";
 
 fn kafka() -> Kafka {
-    let text = include_str!("../../../../config/watermaster.minimal.toml");
-    watermaster_settings::config::Config::parse(
-        text,
-        std::path::Path::new("w.toml"),
-        [],
-        watermaster_kafka::PROPERTY_RULES,
-    )
-    .unwrap()
-    .settings
-    .kafka
+    crate::cli::settings(include_str!("../../../../config/watermaster.minimal.toml")).kafka
 }
 
 /// Builds a service that takes 1000 records in 10 s.
@@ -50,14 +40,10 @@ fn ms(ms: u64) -> Duration {
 fn account_of(records: &[(usize, u64, Option<u64>, Option<&str>)], appended: bool) -> Account {
     let mut account = Account::new(plan(CLIENTS));
     for (number, (client, at, after, reason)) in records.iter().enumerate() {
-        let (at, shape) = (ms(*at), RecordShape { value_bytes: 1, key: 0 });
-        let attempt = SendAttempt { client: *client, shape, number: 1, intended: at, due: at };
-        account.apply(&Event::Sent { attempt, at });
+        account.apply(&sent(*client, 1, ms(*at)));
         if let Some(after) = after {
-            let read = at + ms(*after);
-            let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
-            let at = ArrivalTime { appended: appended.then_some(read), read };
-            account.apply(&Event::Arrived { number, outcome, at });
+            let read = ms(at + after);
+            account.apply(&arrived(number, *reason, ArrivalTime { appended: appended.then_some(read), read }));
         }
     }
     account
@@ -133,7 +119,7 @@ fn lost_and_duplicated_records_are_problems() {
     let mut account = some();
     account.lose(3);
     let one = ArrivalTime { appended: Some(ms(1)), read: ms(1) };
-    account.apply(&Event::Arrived { number: 0, outcome: Outcome::Admitted, at: one });
+    account.apply(&arrived(0, None, one));
     let exactly_once = report(&account, &shaped(), Ended::AccountedFor);
     assert_eq!(exactly_once.problems.len(), 2, "{:?}", exactly_once.problems);
     let kafka = Kafka { delivery: Delivery::AtLeastOnce, ..kafka() };

@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
-
 use super::{ClientReport, Ended, LoadReport, MeasuredBy, Promise, Quantiles};
 use crate::format::seconds;
 
@@ -58,18 +56,10 @@ pub fn text(report: &LoadReport) -> String {
 
 fn table(report: &LoadReport) -> String {
     let columns: Vec<&ReportColumn> = report.columns().filter(|(title, ..)| !title.is_empty()).collect();
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(columns.iter().map(|(title, ..)| title));
+    let mut table = crate::format::table(columns.iter().map(|(title, ..)| title), Some(1), |index| index > 0);
     let totals = (report.clients.len() > 1).then_some(&report.totals);
     for client in report.clients.iter().chain(totals) {
         table.add_row(columns.iter().map(|(.., cell)| cell(client)));
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 1));
-        if index > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
     }
     table.trim_fmt()
 }

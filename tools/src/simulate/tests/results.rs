@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use watermaster_core::policy::{ClientPolicy, Lending, Limit, Mode, Policy};
 use watermaster_settings::Service;
-use watermaster_settings::config::Config;
 
 use super::super::planned::{Planned, START_MS};
 use super::super::replay::{Outcome, Replay, ReplayOptions};
@@ -79,9 +78,7 @@ fn read(path: &str) -> String {
 }
 
 fn service() -> Service {
-    let text = read("tools/results/watermaster.toml");
-    let config = Config::parse(&text, Path::new("watermaster.toml"), [], watermaster_kafka::PROPERTY_RULES);
-    config.expect("the configuration is valid").settings.services.remove(0)
+    crate::cli::settings(&read("tools/results/watermaster.toml")).services.remove(0)
 }
 
 fn scenario(name: &str) -> Scenario {

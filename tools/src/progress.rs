@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use std::{cell::Cell, sync::LazyLock};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use watermaster_kafka::dead_letters::Ranges;
 
 /// The interval of lines where stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -15,13 +14,8 @@ static STYLE: LazyLock<ProgressStyle> = LazyLock::new(|| {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 });
 
-/// Returns the number of offsets in these ranges.
-pub(super) fn total(ranges: &Ranges) -> u64 {
-    ranges.values().map(|range| u64::try_from(range.end - range.start).unwrap_or(0)).sum()
-}
-
 /// The progress of one command, on stderr.
-pub(super) struct OffsetProgress {
+pub struct OffsetProgress {
     /// `None` where stderr is no terminal.
     bar: Option<ProgressBar>,
     verb: &'static str,
