@@ -3,8 +3,11 @@
 
 use strum::VariantNames;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
+use watermaster_core::delivery::Phase;
 use watermaster_core::group::driver::OpenedSeat;
+use watermaster_core::pace::PaceState;
 use watermaster_core::policy::Mode;
+use watermaster_core::reason::Reason;
 
 use super::{InstanceFigures, LabelFigures, ServiceMetrics, rules::put_numbers, text::Samples};
 use crate::clock;
@@ -14,10 +17,7 @@ mod kind;
 mod samples;
 
 pub use kind::{MetricKind, Unit};
-use samples::{
-    by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    past_changes, phases, put_delays, put_groups, put_one_of, put_pace, retention, target_lag,
-};
+use samples::{age, capacity_changes, errors, past_changes, put_delays, put_groups, put_one_of, put_pace};
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]
@@ -101,13 +101,13 @@ metrics! {
         Client |c, out| out.put(c.counters.done().delayed());
     "watermaster_rejected_total" Counter Records ["service" "client" "reason"]
         "Records sent to the dead-letter topic, by reason."
-        Client |c, out| by_reason(c.counters.done(), out);
+        Client |c, out| out.put_each(Reason::NAMES, c.counters.done().rejected_by_reason());
     "watermaster_shadow_records_total" Counter Records ["service" "client" "decision"]
         "Shadow mode: records by the decision that enforcement would have taken."
         Client |c, out| out.put_each(&DECISIONS, c.counters.shadow().admitted_and_rejected());
     "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason"]
         "Shadow mode: records that enforcement would have rejected, by reason."
-        Client |c, out| by_reason(c.counters.shadow(), out);
+        Client |c, out| out.put_each(Reason::NAMES, c.counters.shadow().rejected_by_reason());
     "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
         "Shadow mode: records that enforcement would have delayed."
         Client |c, out| out.put(c.counters.shadow().delayed());
@@ -221,7 +221,8 @@ metrics! {
         Service |s, out| out.put_histogram(&[], &s.newest.engine.delivery.round);
     "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
         "Time that a round spent in each phase under exactly_once, all attempts together."
-        Service phases;
+        Service |s, out| Phase::VARIANTS.iter().zip(&s.newest.engine.delivery.round_phases)
+            .for_each(|(phase, times)| out.put_histogram(&[phase], times));
     "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
         "Failed transaction calls, by phase and by the answer that the error needs."
         Service errors;
@@ -262,13 +263,15 @@ metrics! {
          the log says why";
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
-        Service retention;
+        Service |s, out| s.newest.sources.retention.iter()
+            .for_each(|(topic, time)| out.put_with(&[topic], time.as_secs_f64()));
     "watermaster_source_partitions" Gauge Count ["service" "topic"]
         "Partitions that a source topic has, assigned here or not; 0 until a broker told it."
-        Service partitions;
+        Service |s, out| s.newest.sources.retention.iter()
+            .for_each(|(topic, _)| out.put_with(&[topic], s.observed.partitions.get(topic).copied().unwrap_or(0)));
     "watermaster_target_lag_records" Gauge Records ["service" "consumer_group"]
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
-        Service target_lag;
+        Service |s, out| s.observed.target_lag.iter().for_each(|(group, lag)| out.put_with(&[group], lag));
     "watermaster_max_open_records" Gauge Records ["service"]
         "The most admitted records that the target's own consumer group may leave open (max_open); missing without it."
         Service |s, out| s.open[0].into_iter().for_each(|max| out.put(max)), uncharted
@@ -279,10 +282,10 @@ metrics! {
         "most services have no bound; where one has, *Service › Lag of the service* shows the same records";
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
         "Open offsets of the dead-letter topics: not redriven or parked by any job, nor closed; missing while unknown."
-        Service dead_letter_offsets;
+        Service |s, out| s.observed.unread.iter().for_each(|unread| out.put(unread.offsets));
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
-        Service dead_letter_age;
+        Service |s, out| s.observed.unread.iter().for_each(|unread| out.put(age(unread.oldest_ms)));
 
     // ## Pace: only with `[service.pace]`
     "watermaster_capacity_found_units" Gauge Records ["service"]
@@ -323,12 +326,12 @@ metrics! {
         Service capacity_changes;
     "watermaster_pace_state" Gauge Bool ["service" "state"]
         "1 for the state of the search for the capacity, 0 for the others."
-        Service pace_state;
+        Service |s, out| s.pace.iter().for_each(|pace| put_one_of(PaceState::VARIANTS, pace.state.into_str(), out));
 
     // ## Group: all 0 with `scope = "instance"`
     "watermaster_group_members" Gauge Count ["service"]
         "Live members of the group that shares the capacity, as this instance sees it."
-        Service |s, out| out.put(live_members(s));
+        Service |s, out| out.put(s.newest.group.figures.members.iter().filter(|member| member.state == "live").count());
     "watermaster_group_configurations" Gauge Count ["service"]
         "Different configurations among the live members of the group and this instance; all should have one."
         Service |s, out| out.put(s.newest.group.figures.configurations);
