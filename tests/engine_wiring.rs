@@ -18,10 +18,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use strum::VariantNames as _;
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::rules::RulesCell;
-use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{RoundOutcome, ServiceSnapshot, SnapshotCell};
 use watermaster_core::policy::{Overflow, Policy};
 use watermaster_core::{offset_map, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
@@ -196,7 +197,7 @@ fn rejected(snapshot: &ServiceSnapshot) -> u64 {
 }
 
 fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
-    let index = ROUND_OUTCOMES.iter().position(|name| *name == outcome).unwrap();
+    let index = RoundOutcome::VARIANTS.iter().position(|name| *name == outcome).unwrap();
     snapshot.engine.delivery.rounds[index]
 }
 

@@ -3,12 +3,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use strum::VariantNames;
 use watermaster_api::{ChangeView, ClientGroupView, PastChange};
-use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::pace::{ChangeCause, PaceView};
+use watermaster_core::pace::PaceView;
 
-use super::CHANGE_DIRECTIONS;
 use crate::metrics::{InstanceFigures, ServiceMetrics, counters::Decisions, text::Samples};
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -39,28 +36,6 @@ pub(super) fn age(time_ms: Option<i64>) -> f64 {
 pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {
     if let Some(figure) = service.pace.as_deref().and_then(of) {
         out.put(figure);
-    }
-}
-
-pub(super) fn capacity_changes(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let Some(pace) = &service.pace else { return };
-    for (direction, counts) in CHANGE_DIRECTIONS.iter().zip(pace.changes) {
-        for (cause, count) in ChangeCause::VARIANTS.iter().zip(counts) {
-            out.put_with(&[direction, cause], count);
-        }
-    }
-}
-
-/// Writes 1 for this name, 0 for the others.
-pub(super) fn put_one_of(names: &[&str], one: &str, out: &mut Samples<'_>) {
-    out.put_each(names, names.iter().map(|name| u8::from(*name == one)));
-}
-
-pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.delivery.transaction_errors) {
-        for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
-            out.put_with(&[phase, class], *count);
-        }
     }
 }
 
