@@ -104,7 +104,9 @@ struct Served {
 
 impl Served {
     /// Answers with the JSON of a view.
-    async fn view<T: Serialize>(&self, make: impl FnOnce(&AdminState) -> T + Send + 'static) -> Response {
+    async fn view<T: Serialize>(
+        &self, make: impl FnOnce(&AdminState) -> T + Send + 'static,
+    ) -> Result<Response, HttpRefusal> {
         let state = Arc::clone(&self.state);
         self.views.answer(move || json_answer(&make(&state))).await
     }
@@ -306,7 +308,7 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
     match tokens.into_iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
         Some(AdminToken { name, role, .. }) if role < needed => {
             let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
-            refusal(StatusCode::FORBIDDEN, json!({ "error": error }))
+            refusal(StatusCode::FORBIDDEN, json!({ "error": error })).into_response()
         }
         Some(AdminToken { name, role, services, .. }) => {
             request.extensions_mut().insert(Caller { name, role, services });
@@ -324,11 +326,11 @@ fn unauthorized(error: &str) -> Response {
     (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
 }
 
-async fn not_found() -> Response {
+async fn not_found() -> HttpRefusal {
     refusal(StatusCode::NOT_FOUND, json!({ "error": "no such path" }))
 }
 
-async fn method_not_allowed() -> Response {
+async fn method_not_allowed() -> HttpRefusal {
     refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path is read-only" }))
 }
 
@@ -375,11 +377,26 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
-fn refusal(status: StatusCode, body: Value) -> Response {
-    (status, Json(body)).into_response()
+/// The answer to a request that is refused, which a handler returns by `?`.
+struct HttpRefusal(Box<Response>);
+
+impl From<Response> for HttpRefusal {
+    fn from(response: Response) -> HttpRefusal {
+        HttpRefusal(Box::new(response))
+    }
 }
 
-async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
+impl IntoResponse for HttpRefusal {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
+
+fn refusal(status: StatusCode, body: Value) -> HttpRefusal {
+    (status, Json(body)).into_response().into()
+}
+
+async fn metrics_text(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     let state = Arc::clone(&served.state);
     served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
 }
@@ -408,9 +425,11 @@ struct ConfigQuery {
     origins: bool,
 }
 
-async fn config(State(served): State<Arc<Served>>, query: Result<Query<ConfigQuery>, QueryRejection>) -> Response {
+async fn config(
+    State(served): State<Arc<Served>>, query: Result<Query<ConfigQuery>, QueryRejection>,
+) -> Result<Response, HttpRefusal> {
     let Ok(Query(ConfigQuery { origins })) = query else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" })));
     };
     let make = move |state: &AdminState| {
         let (mut config, hash) = state.configuration.shown();
@@ -422,7 +441,7 @@ async fn config(State(served): State<Arc<Served>>, query: Result<Query<ConfigQue
     served.view(make).await
 }
 
-async fn changes(State(served): State<Arc<Served>>) -> Response {
+async fn changes(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     served.view(|state| ChangesView { changes: state.configuration.past_changes() }).await
 }
 
@@ -436,62 +455,59 @@ struct ReloadQuestion {
 async fn reload(
     State(served): State<Arc<Served>>, Extension(Caller { name, .. }): Extension<Caller>,
     question: Result<Query<ReloadQuestion>, QueryRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let Ok(Query(ReloadQuestion { dry_run })) = question else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN })));
     };
     let configuration = Arc::clone(&served.state.configuration);
     let work = move || match dry_run {
         true => configuration.dry_run(),
         false => configuration.reload(&format!("token {name}")),
     };
-    match served.views.run(work).await {
-        Ok(Some(Ok(reloaded))) => Json(reloaded).into_response(),
-        Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
-        Ok(Some(Err(errors))) => {
+    match served.views.run(work).await? {
+        Some(Ok(reloaded)) => Ok(Json(reloaded).into_response()),
+        None => Err(refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" }))),
+        Some(Err(errors)) => {
             let error = "the new configuration is refused, the one in force stays";
-            refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() }))
+            Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() })))
         }
-        Err(refusal) => *refusal,
     }
 }
 
-async fn services(State(served): State<Arc<Served>>) -> Response {
+async fn services(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     served.view(|state| view::services(&state.services())).await
 }
 
-async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Result<Response, HttpRefusal> {
     show(&served, &name, view::service).await
 }
 
-async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Result<Response, HttpRefusal> {
     show(&served, &name, view::group).await
 }
 
 async fn letters(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, Path(name): Path<String>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     show(&served, &name, move |service| view::letters(service, caller.role == Role::Operate)).await
 }
 
 /// Answers with a view of the service with this name.
 async fn show<T: Serialize>(
     served: &Served, name: &str, view: impl FnOnce(&ServiceHandle) -> T + Send + 'static,
-) -> Response {
-    match find(&served.state, name) {
-        Ok(service) => served.view(move |_| view(&service)).await,
-        Err(unknown) => *unknown,
-    }
+) -> Result<Response, HttpRefusal> {
+    let service = find(&served.state, name)?;
+    served.view(move |_| view(&service)).await
 }
 
 /// Returns the service with this name, or the answer that there is none.
-fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> {
+fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, HttpRefusal> {
     let services = state.services();
     let found = services.iter().find(|service| service.name == name);
     found.cloned().ok_or_else(|| {
         let known: Vec<_> = services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
-        Box::new(refusal(StatusCode::NOT_FOUND, error))
+        refusal(StatusCode::NOT_FOUND, error)
     })
 }
 
