@@ -402,7 +402,7 @@ impl SnapshotCell {
         Arc::clone(&self.0.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says why the service is not ready, before an engine does.
+    /// Shows why the service is not ready, with its other figures as they are.
     pub fn show_trouble(&self, trouble: String) {
         let mut snapshot = (*self.get()).clone();
         snapshot.figures.trouble = Some(trouble);
