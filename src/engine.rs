@@ -26,8 +26,6 @@ mod sources;
 mod suspended;
 
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,9 +35,7 @@ use watermaster_core::throttle::{OpenRoom, Throttle};
 use watermaster_core::units::Time;
 
 use crate::clock::{self, Clock};
-use crate::rules::RulesCell;
-use crate::services::{Inbox, OpenCell};
-use crate::{heartbeat::Heartbeat, snapshot::SnapshotCell};
+use crate::services::ServiceHandle;
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
 use watermaster_kafka::{preflight, producer, producer::Producer};
 use watermaster_schemas::cache::SchemaCache;
@@ -77,28 +73,20 @@ pub struct Job {
     pub accept_foreign_offsets: bool,
     /// The brokers' answers about the topics.
     pub facts: preflight::Report,
-    pub cell: SnapshotCell,
-    pub heartbeat: Arc<Heartbeat>,
-    /// Holds the next policy and sources.
-    pub inbox: Arc<Inbox>,
-    pub open: Arc<OpenCell>,
-    /// The rules of run time, if the service has any.
-    pub rules: Arc<RulesCell>,
-    /// Set from outside: finish the round and leave.
-    pub shutdown: Arc<AtomicBool>,
+    pub handle: ServiceHandle,
 }
 
-/// Runs a service until `shutdown` is set or it can't go on. Its last snapshot shows how it ended.
+/// Runs a service until its handle stops it or it can't go on. Its last snapshot shows how it ended.
 pub fn run(job: Job) -> Result<(), EngineError> {
     let ended = operate(&job);
-    job.heartbeat.stop();
+    job.handle.heartbeat.stop();
     ended
 }
 
 fn operate(job: &Job) -> Result<(), EngineError> {
     wait_for_rules(job);
     let mut state = EngineState::new(job).map_err(|cause| error::stop(job, cause))?;
-    if job.shutdown.load(Ordering::Relaxed) {
+    if job.handle.is_stopped() {
         return Ok(());
     }
     loop {
@@ -124,9 +112,9 @@ fn operate(job: &Job) -> Result<(), EngineError> {
 /// Waits until the rules of run time are known: without them, an instance that starts would admit what they forbid.
 fn wait_for_rules(job: &Job) {
     let Some(topic) = &job.service.rules_topic else { return };
-    while job.rules.are_awaited() && !job.shutdown.load(Ordering::Relaxed) {
-        job.cell.show_trouble(format!("waiting for the rules in {topic}"));
-        job.heartbeat.beat(Instant::now());
+    while job.handle.rules.are_awaited() && !job.handle.is_stopped() {
+        job.handle.cell.show_trouble(format!("waiting for the rules in {topic}"));
+        job.handle.heartbeat.beat(Instant::now());
         thread::sleep(RULES_INTERVAL);
     }
 }
@@ -166,10 +154,10 @@ impl EngineState {
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
         let mut policy = PolicyInForce::new(job.service.policy.clone());
-        policy.take_run_time(job.rules.rules());
+        policy.take_run_time(job.handle.rules.rules());
         let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.
-        throttle.handle_open_room(job.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));
+        throttle.handle_open_room(job.handle.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));
         Ok(EngineState {
             group: GroupMember::join(job, &policy, throttle.policy(), &clock)?,
             policy,
@@ -242,9 +230,9 @@ impl<'c> Engine<'c> {
         if !self.prepare()? {
             return Ok(LoopEnd::Drained);
         }
-        while !self.job.shutdown.load(Ordering::Relaxed) {
+        while !self.job.handle.is_stopped() {
             let now = self.clock.now();
-            self.job.heartbeat.beat(Instant::now());
+            self.job.handle.heartbeat.beat(Instant::now());
             if self.needs_consumer(now)? {
                 self.forget_consumer();
                 return Ok(LoopEnd::RecreateConsumer);
@@ -284,7 +272,7 @@ impl<'c> Engine<'c> {
         }
         self.rounds.round.drop_orphans(self.throttle);
         // The admissions of the round that was given up never arrive, so no count has to wait for them.
-        self.job.open.set_delivered(self.throttle.admitted());
+        self.job.handle.open.set_delivered(self.throttle.admitted());
     }
 
     /// Finishes the round. Delayed records stay uncommitted: the next owner reads them again.
@@ -380,7 +368,7 @@ impl<'c> Engine<'c> {
         self.rounds.is_due(now, self.throttle)
             || self.throttle.poll_timeout(now) <= now
             || self.group.as_ref().is_some_and(|group| group.next_look() <= now)
-            || self.job.shutdown.load(Ordering::Relaxed)
+            || self.job.handle.is_stopped()
     }
 
     fn publish(&mut self, now: Time) {

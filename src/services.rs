@@ -202,11 +202,6 @@ impl ServiceHandle {
         ServiceHandle { name, cell, heartbeat, inbox, pace, open, rules, stop }
     }
 
-    /// Shows why the service is not ready, with its other figures as they are.
-    pub fn show_trouble(&self, trouble: String) {
-        self.cell.show_trouble(trouble);
-    }
-
     /// Waits until the snapshot shows the changes that were left so far; not for an engine that does not run, and not
     /// longer than [`SHOW_TIMEOUT`], such as during a late round.
     pub fn wait_until_shown(&self) {

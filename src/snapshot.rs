@@ -22,22 +22,14 @@ use watermaster_core::units::Time;
 use watermaster_kafka::{dead_letters, headers};
 use watermaster_schemas::cache::Outcome;
 
-/// The causes of an allocation, in the order of [`ThrottleFigures::allocations`].
-pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
 /// The reasons for pausing a partition: a client's backlog bound, the service's, the offset map's room, a bound of
 /// the partition's only client, or, last, a schema that is not known yet.
 pub const PAUSE_REASONS: &[&str] = &{
     let [queue, bytes, map, one_client] = *PauseReason::VARIANTS else { panic!("the core has four reasons") };
     [queue, bytes, map, one_client, "schema"]
 };
-/// The outcomes of a request to the schema registry.
-pub const SCHEMA_OUTCOMES: &[&str] = Outcome::VARIANTS;
-/// The outcomes of a round.
-pub const ROUND_OUTCOMES: &[&str] = RoundOutcome::VARIANTS;
-/// The causes of replacing a producer.
-pub const PRODUCER_CAUSES: &[&str] = ReplaceCause::VARIANTS;
 /// The findings of a resync about a record of a round.
-pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
+pub const RESYNCED: &[&str] = &["committed", "uncommitted"];
 
 /// The end of a round, or of one attempt to commit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
@@ -89,7 +81,7 @@ pub struct ThrottleFigures {
     pub groups: Vec<ClientGroupView>,
     pub backlog_bytes: u64,
     pub oldest_held_seconds: f64,
-    /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
+    /// Allocations by cause, in the order of the core's names.
     pub allocations: [u64; throttle::Cause::VARIANTS.len()],
 }
 
@@ -144,8 +136,8 @@ pub struct EngineTotals {
     pub consumer_recreations: u64,
     pub lost_records: u64,
     pub rebalances: u64,
-    /// Requests to the schema registry by outcome, in the order of [`SCHEMA_OUTCOMES`].
-    pub schema_requests: [u64; SCHEMA_OUTCOMES.len()],
+    /// Requests to the schema registry by outcome, in the order of [`Outcome`].
+    pub schema_requests: [u64; Outcome::VARIANTS.len()],
     /// The processor time of the engine's thread.
     pub busy: Duration,
 }
@@ -153,10 +145,10 @@ pub struct EngineTotals {
 /// The counts of the rounds.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryTotals {
-    /// Rounds by outcome, in the order of [`ROUND_OUTCOMES`].
-    pub rounds: [u64; ROUND_OUTCOMES.len()],
-    /// Replaced producers by cause, in the order of [`PRODUCER_CAUSES`].
-    pub producer_recreations: [u64; PRODUCER_CAUSES.len()],
+    /// Rounds by outcome, in the order of [`RoundOutcome`].
+    pub rounds: [u64; RoundOutcome::VARIANTS.len()],
+    /// Replaced producers by cause, in the order of [`ReplaceCause`].
+    pub producer_recreations: [u64; ReplaceCause::VARIANTS.len()],
     /// Failed calls of transactions by phase and class, in the order of the core's names.
     pub transaction_errors: [[u64; ErrorClass::VARIANTS.len()]; Phase::VARIANTS.len()],
     pub resyncs: u64,
@@ -410,7 +402,7 @@ impl SnapshotCell {
         Arc::clone(&self.0.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says why the service is not ready, before an engine does.
+    /// Shows why the service is not ready, with its other figures as they are.
     pub fn show_trouble(&self, trouble: String) {
         let mut snapshot = (*self.get()).clone();
         snapshot.figures.trouble = Some(trouble);

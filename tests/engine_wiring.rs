@@ -18,10 +18,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use strum::VariantNames as _;
 use watermaster::engine::{self, EngineError, Job};
-use watermaster::heartbeat::Heartbeat;
-use watermaster::rules::RulesCell;
-use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
+use watermaster::services::ServiceHandle;
+use watermaster::snapshot::{RoundOutcome, ServiceSnapshot};
 use watermaster_core::policy::{Overflow, Policy};
 use watermaster_core::{offset_map, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
@@ -125,30 +125,22 @@ impl Bench {
     }
 
     fn start(&self) -> Engine {
-        self.start_with(Arc::default())
-    }
-
-    fn start_with(&self, rules: Arc<RulesCell>) -> Engine {
-        let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
+        let handle = ServiceHandle::new(&self.service);
+        // Tests wait for figures and trouble that the engine shows itself.
+        handle.cell.set(ServiceSnapshot::default());
         let job = Job {
             kafka: self.kafka.clone(),
             service: self.service.clone(),
             accept_foreign_offsets: false,
             facts: preflight::Report::default(),
-            cell: cell.clone(),
-            heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
-            inbox: Arc::default(),
-            open: Arc::default(),
-            rules,
-            shutdown: Arc::clone(&shutdown),
+            handle: handle.clone(),
         };
-        Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }
+        Engine { handle, thread: thread::spawn(move || engine::run(job)) }
     }
 }
 
 struct Engine {
-    cell: SnapshotCell,
-    shutdown: Arc<AtomicBool>,
+    handle: ServiceHandle,
     thread: JoinHandle<Result<(), EngineError>>,
 }
 
@@ -157,7 +149,7 @@ impl Engine {
     fn until(&self, what: &str, shown: impl Fn(&ServiceSnapshot) -> bool) -> Arc<ServiceSnapshot> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let snapshot = self.cell.get();
+            let snapshot = self.handle.cell.get();
             if shown(&snapshot) {
                 return snapshot;
             }
@@ -169,7 +161,7 @@ impl Engine {
     /// Stops the engine; returns its result and the time that stopping took.
     fn stop(self) -> (Result<(), EngineError>, Duration) {
         let told = Instant::now();
-        self.shutdown.store(true, Ordering::Relaxed);
+        self.handle.stop();
         (self.thread.join().unwrap(), told.elapsed())
     }
 }
@@ -196,7 +188,7 @@ fn rejected(snapshot: &ServiceSnapshot) -> u64 {
 }
 
 fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
-    let index = ROUND_OUTCOMES.iter().position(|name| *name == outcome).unwrap();
+    let index = RoundOutcome::VARIANTS.iter().position(|name| *name == outcome).unwrap();
     snapshot.engine.delivery.rounds[index]
 }
 
@@ -212,10 +204,9 @@ fn an_engine_waits_for_its_rules_unless_it_starts_without_them() {
     let mut bench = Bench::new(10_000, Duration::from_secs(1));
     bench.service.rules_topic = Some("rules".to_owned());
     bench.feed(0..50);
-    let rules = Arc::<RulesCell>::default();
-    let engine = bench.start_with(Arc::clone(&rules));
+    let engine = bench.start();
     engine.until("waiting", |shown| shown.figures.trouble.as_deref() == Some("waiting for the rules in rules"));
-    rules.start_without();
+    engine.handle.rules.start_without();
     engine.until("all admitted", |shown| admitted(shown) == 50);
     engine.stop().0.unwrap();
 }
@@ -330,11 +321,11 @@ fn a_target_that_forbids_writes_stops_the_service() {
     embedded_faults::forbid_topic(&bench.broker, "target");
     // Records arrive until the producer learns that writes are forbidden.
     let (mut next, deadline) = (50, Instant::now() + TIMEOUT);
-    while engine.cell.get().up && Instant::now() < deadline {
+    while engine.handle.cell.get().up && Instant::now() < deadline {
         bench.feed(next..next + 1);
         next += 1;
     }
-    let shown = engine.cell.get();
+    let shown = engine.handle.cell.get();
     assert!(!shown.up && shown.target_refusing, "{shown:?}");
     assert!(engine.stop().0.unwrap_err().to_string().contains("target"));
     assert_eq!(bench.read("dead"), []);
@@ -348,10 +339,10 @@ fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
     engine.until("some admitted", |shown| admitted(shown) >= 20);
     embedded_faults::broker_down(&bench.broker);
     engine.until("not ready", |shown| !shown.figures.ready && shown.up && shown.figures.trouble.is_some());
-    let before = admitted(&engine.cell.get());
+    let before = admitted(&engine.handle.cell.get());
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
-        assert!(admitted(&engine.cell.get()) <= before, "only records that arrived are shown as admitted");
+        assert!(admitted(&engine.handle.cell.get()) <= before, "only records that arrived are shown as admitted");
         thread::sleep(TICK);
     }
     embedded_faults::broker_up(&bench.broker);
@@ -374,7 +365,7 @@ fn a_drain_without_brokers_takes_less_than_ten_seconds() {
     engine.until("some admitted", |shown| admitted(shown) >= 20);
     embedded_faults::broker_down(&bench.broker);
     engine.until("not ready", |shown| !shown.figures.ready);
-    let cell = engine.cell.clone();
+    let cell = engine.handle.cell.clone();
     let (ended, took) = engine.stop();
     ended.unwrap();
     assert!(took < Duration::from_secs(10), "{took:?}");
@@ -503,7 +494,7 @@ mod schemas {
             shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
         assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
         second.until("ready", |shown| shown.figures.ready && shown.sources.paused == [0; 5]);
-        let requests = second.cell.get().engine.schema_requests;
+        let requests = second.handle.cell.get().engine.schema_requests;
         assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
         second.stop().0.unwrap();
         all_once(&bench.read("target"), 150);

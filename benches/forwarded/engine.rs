@@ -1,12 +1,11 @@
 //! The measured cases, and the engine that runs one of them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{error::Error, sync::Arc, thread};
+use std::{error::Error, thread};
 
 use watermaster::engine::{self, Job};
-use watermaster::services::{Change, Inbox};
-use watermaster::{heartbeat::Heartbeat, snapshot::SnapshotCell};
+use watermaster::services::{Change, ServiceHandle};
+use watermaster::snapshot::SnapshotCell;
 use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::{CatchUp, Mode, Policy};
 use watermaster_core::units::Ratio;
@@ -136,26 +135,21 @@ fn pace() -> PaceSettings {
 #[inline(never)]
 pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
     let case = Case::ALL.iter().find(|known| known.name == case).ok_or("unknown case")?;
-    let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
-    let inbox = Arc::<Inbox>::default();
+    let service = case.service();
+    let handle = ServiceHandle::new(&service);
     if case.paced {
-        inbox.leave(Change { capacity: Some(UNLIMITED / 2), ..Change::default() });
+        handle.inbox.leave(Change { capacity: Some(UNLIMITED / 2), ..Change::default() });
     }
     let job = Job {
         kafka: case.kafka(broker),
-        service: case.service(),
+        service,
         accept_foreign_offsets: false,
         facts: preflight::Report::default(),
-        cell: cell.clone(),
-        heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
-        inbox,
-        open: Arc::default(),
-        rules: Arc::default(),
-        shutdown: Arc::clone(&shutdown),
+        handle: handle.clone(),
     };
     let watcher = thread::spawn(move || {
-        let committed = wait_until_committed(&cell);
-        shutdown.store(true, Ordering::Relaxed);
+        let committed = wait_until_committed(&handle.cell);
+        handle.stop();
         committed
     });
     engine::run(job)?;

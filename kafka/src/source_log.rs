@@ -9,7 +9,7 @@ use std::{cell::Cell, collections::HashMap, sync::Arc};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError as ClientError;
-use rdkafka::message::{Message as _, Timestamp};
+use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::Offset;
 use watermaster_settings::Kafka;
 
@@ -64,11 +64,7 @@ impl LogPartition {
 
 /// The next event of a partition.
 pub enum LogEvent<'r> {
-    Record {
-        record: Record<'r>,
-        /// The timestamp is the broker's.
-        append_time: bool,
-    },
+    Record(Record<'r>),
     /// No record is left.
     End,
     /// Nothing came in time.
@@ -148,8 +144,7 @@ impl SourceLog {
                 if message.offset() % SERVE_EVERY == 0 {
                     self.serve();
                 }
-                let append_time = matches!(message.timestamp(), Timestamp::LogAppendTime(_));
-                Ok(LogEvent::Record { record: Record::new(message, log.source), append_time })
+                Ok(LogEvent::Record(Record::new(message, log.source)))
             }
             // Behind the last records there may be markers of transactions.
             Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => {

@@ -9,7 +9,6 @@ use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
 use crate::pattern::{Pattern, TopicPattern};
-use crate::reader::Choice;
 use crate::secrets::{Password, Secrets};
 use crate::tls::TlsIdentity;
 use crate::token::{SharedToken, Token};
@@ -155,16 +154,6 @@ pub enum LogFormat {
     Text,
     Json,
 }
-
-impl Choice for Delivery {}
-impl Choice for GroupProtocol {}
-impl Choice for StartFrom {}
-impl Choice for OnForeignOffset {}
-impl Choice for OnDataLoss {}
-impl Choice for OnUndeliverable {}
-impl Choice for DeadLetterHeaders {}
-impl Choice for LogFormat {}
-impl Choice for Role {}
 
 /// The HTTP server.
 #[derive(Debug, Clone, PartialEq)]

@@ -97,15 +97,8 @@ impl Reader {
         if !schema.variable_prefix.is_empty() {
             unread.extend(variables::expand_table(&mut root, &KeyPath::default(), &environment));
         }
-        Ok(Reader {
-            schema,
-            path: files.first().map(|(path, _)| path.as_ref().to_owned()).unwrap_or_default(),
-            root,
-            unread,
-            errors: RefCell::default(),
-            warnings: RefCell::default(),
-            entries: RefCell::default(),
-        })
+        let path = files.first().map_or(Path::new(""), |(path, _)| path.as_ref());
+        Ok(Reader { unread, ..Reader::of_table(schema, root, path) })
     }
 
     /// Takes the values of an object of JSON, which came from `path`.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use watermaster_api::ClientsView;
 
-use super::{Served, find, refusal, view};
+use super::{HttpRefusal, Served, find, refusal, view};
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
 
 /// The number of clients that are shown if the request names none, and the most that it may name.
@@ -112,7 +112,7 @@ impl TopQuery {
 pub(super) async fn top(
     State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
     query: Result<Query<TopQuery>, QueryRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let query = query.map(|Query(query)| query);
     let query = query.ok().filter(|query| query.top.is_none_or(|top| (1..=MAX_TOP).contains(&top)));
     let (Ok(Path(name)), Some(query)) = (path, query) else {
@@ -120,36 +120,27 @@ pub(super) async fn top(
             "allowed: ?top=N with N from 1 to {MAX_TOP}, from=N, sort=FIELD, order=asc or desc, find=TEXT, and names \
              in UTF-8"
         );
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": error }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": error })));
     };
-    match find(&served.state, &name) {
-        Ok(service) => served.view(move |_| query.answer(service.name, &service.cell.get())).await,
-        Err(unknown) => *unknown,
-    }
+    let service = find(&served.state, &name)?;
+    served.view(move |_| query.answer(service.name, &service.cell.get())).await
 }
 
 /// Answers with one client.
 pub(super) async fn client(
     State(served): State<Arc<Served>>, path: Result<Path<(String, String)>, PathRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let Ok(Path((service, name))) = path else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" })));
     };
-    let handle = match find(&served.state, &service) {
-        Ok(handle) => handle,
-        Err(unknown) => return *unknown,
-    };
+    let handle = find(&served.state, &service)?;
     let find_client = move || {
         let snapshot = handle.cell.get();
         let detail = snapshot.clients.find(&name).map(|client| view::detail(&snapshot, client));
         detail.ok_or_else(|| {
             let error = format!("service {:?} knows no client {name:?} now", handle.name);
-            json!({ "error": error, "known": snapshot.clients.known() })
+            refusal(StatusCode::NOT_FOUND, json!({ "error": error, "known": snapshot.clients.known() }))
         })
     };
-    match served.views.run(find_client).await {
-        Ok(Ok(detail)) => Json(detail).into_response(),
-        Ok(Err(unknown)) => refusal(StatusCode::NOT_FOUND, unknown),
-        Err(busy) => *busy,
-    }
+    Ok(Json(served.views.run(find_client).await??).into_response())
 }

@@ -33,7 +33,7 @@ use crate::clock;
 use crate::metrics::{self, Publisher, RulesFigures};
 use crate::{reload::Configuration, services::ServiceHandle};
 use console::{Console, Recorder, events, now};
-use openapi::{Route, schema};
+use openapi::{Parameters, Refusals, Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{
@@ -104,7 +104,9 @@ struct Served {
 
 impl Served {
     /// Answers with the JSON of a view.
-    async fn view<T: Serialize>(&self, make: impl FnOnce(&AdminState) -> T + Send + 'static) -> Response {
+    async fn view<T: Serialize>(
+        &self, make: impl FnOnce(&AdminState) -> T + Send + 'static,
+    ) -> Result<Response, HttpRefusal> {
         let state = Arc::clone(&self.state);
         self.views.answer(move || json_answer(&make(&state))).await
     }
@@ -130,6 +132,7 @@ fn router(state: Arc<AdminState>, console: Arc<Console>, local: SocketAddr) -> R
     let v1 = v1
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(rules::MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(guard, require_token));
     let files = if shows_console { console::files() } else { Router::new() };
     let app = files
@@ -146,30 +149,45 @@ fn router(state: Arc<AdminState>, console: Arc<Console>, local: SocketAddr) -> R
 
 const NOW: &str = "/now";
 const EVENTS: &str = "/services/{name}/events";
-const NO_SERVICE: &[(u16, &str)] = &[(404, "There is no such service.")];
-const NO_CLIENT: &[(u16, &str)] = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
+const NO_SERVICE: Refusals = &[(404, "There is no such service.")];
+const NO_CLIENT: Refusals = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
 const NO_DRY_RUN: &str = "dry_run is \"true\" or \"false\"";
-const CLIENTS_QUERY: &[(&str, &str, &str)] = &[
+const ORIGINS_QUERY: Parameters = &[("origins", "boolean", "true to see each value as its value and its origin.")];
+const RELOAD_QUERY: Parameters =
+    &[("dry_run", "boolean", "true to see the changes without taking them over; false if it is missing.")];
+const CLIENTS_QUERY: Parameters = &[
     ("top", "integer", "The number of clients to show, 1 to 1000; 10 if it is missing."),
     ("from", "integer", "The number of clients before these; 0 if it is missing."),
     ("sort", "string", clients::SORT_KEYS),
     ("order", "string", "asc or desc; desc if it is missing."),
     ("find", "string", "A text that the ids contain, in large or small letters."),
 ];
-const BAD_QUERY: &[(u16, &str)] = &[(400, "The question is not as described.")];
-const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
-const NO_RELOAD: &[(u16, &str)] = &[
+const RULES_QUERY: Parameters = &[
+    ("origin", "string", "Only rules of \"file\" or \"run_time\"."),
+    ("state", "string", "Only rules with this state."),
+    ("client", "string", "Only rules that match this client."),
+    ("after", "string", "Only rules with names that follow this one."),
+    ("limit", "integer", "The number of rules to show, 1 to 1000; 1000 if it is missing."),
+];
+const EXPLAIN_QUERY: Parameters = &[
+    ("client", "string", "The client to explain, known or not."),
+    ("group", "string", "A group in place of a client."),
+    ("at", "string", "A time (RFC 3339) in place of now."),
+];
+const BAD_QUERY: Refusals = &[(400, "The question is not as described.")];
+const BAD_TOP: Refusals = &[(400, "The question is not as described."), (404, "There is no such service.")];
+const NO_RELOAD: Refusals = &[
     (400, "The question is not as described."),
     (403, "The role of the token is read, and this needs operate."),
     (409, "There is no file to reload."),
     (422, "The new configuration is refused; `errors` lists why."),
 ];
 
-const CHANGE_QUERY: &[(&str, &str, &str)] = &[
+const CHANGE_QUERY: Parameters = &[
     ("dry_run", "boolean", "true to see the effect without writing anything; false if it is missing."),
     ("at", "string", "With dry_run: a time (RFC 3339) in place of now."),
 ];
-const BAD_CHANGE: &[(u16, &str)] = &[
+const BAD_CHANGE: Refusals = &[
     (400, "The question or the body is not as described."),
     (403, "The role of the token, or its services, do not allow this."),
     (404, "There is no such service."),
@@ -183,156 +201,58 @@ const BAD_CHANGE: &[(u16, &str)] = &[
     (504, "The outcome is unknown."),
 ];
 
-/// Returns every route of `/v1`, from which the router and its description are made.
-fn routes() -> Vec<Route> {
-    let read = |path, summary, answer, handler| Route {
-        path,
-        method: "get",
-        summary,
-        query: &[],
-        refusals: &[],
-        content_type: "application/json",
-        answer,
-        handler,
+macro_rules! routes {
+    ($($method:ident $path:expr => $handler:path, $answer:expr, $query:expr, $refusals:expr, $summary:literal;)*) => {
+        /// Returns every route of `/v1`, from which the router and its description are made.
+        fn routes() -> Vec<Route> {
+            vec![$(Route {
+                path: $path,
+                method: stringify!($method),
+                summary: $summary,
+                query: $query,
+                refusals: $refusals,
+                answer: $answer,
+                handler: $method($handler),
+            }),*]
+        }
     };
-    let one = "Shows one service with all its clients.";
-    let group_of = "Shows the group that shares the capacity of a service.";
-    vec![
-        read("/openapi.json", "Describes these paths.", openapi::any_object, get(description)),
-        Route {
-            query: &[("origins", "boolean", "true to see each value as its value and its origin.")],
-            refusals: BAD_QUERY,
-            ..read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config))
-        },
-        read(
-            "/changes",
-            "Shows the last ten changes of the configuration since the instance started.",
-            schema::<ChangesView>,
-            get(changes),
-        ),
-        Route {
-            method: "post",
-            query: &[(
-                "dry_run",
-                "boolean",
-                "true to see the changes without taking them over; false if it is missing.",
-            )],
-            refusals: NO_RELOAD,
-            ..read("/reload", "Reads the configuration again.", schema::<ReloadView>, post(reload))
-        },
-        read("/services", "Shows all services with all their clients.", schema::<ServicesView>, get(services)),
-        Route { refusals: NO_SERVICE, ..read("/services/{name}", one, schema::<ServiceView>, get(service)) },
-        Route { refusals: NO_SERVICE, ..read("/services/{name}/group", group_of, schema::<GroupView>, get(group)) },
-        read(NOW, "Shows the last second of each service, in short.", schema::<NowView>, get(now)),
-        Route {
-            refusals: NO_SERVICE,
-            content_type: "text/event-stream",
-            ..read(EVENTS, "Follows a service: an event each second, with JSON.", console::event_schema, get(events))
-        },
-        Route {
-            query: CLIENTS_QUERY,
-            refusals: BAD_TOP,
-            ..read(
-                "/services/{name}/clients",
-                "Shows some clients of a service, those that want most first.",
-                schema::<ClientsView>,
-                get(clients::top),
-            )
-        },
-        Route {
-            refusals: NO_SERVICE,
-            ..read(
-                "/services/{name}/dead-letters",
-                "Shows the newest dead letters of a service, without their keys and values.",
-                schema::<NewestLettersView>,
-                get(letters),
-            )
-        },
-        Route {
-            query: &[
-                ("origin", "string", "Only rules of \"file\" or \"run_time\"."),
-                ("state", "string", "Only rules with this state."),
-                ("client", "string", "Only rules that match this client."),
-                ("after", "string", "Only rules with names that follow this one."),
-                ("limit", "integer", "The number of rules to show, 1 to 1000; 1000 if it is missing."),
-            ],
-            refusals: BAD_TOP,
-            ..read("/services/{name}/rules", "Shows the rules of a service.", schema::<RulesView>, get(rules::list))
-        },
-        Route {
-            refusals: BAD_TOP,
-            ..read(
-                "/services/{name}/rules/changes",
-                "Shows the last changes of rules of run time that this instance saw.",
-                schema::<RuleChangesView>,
-                get(rules::changes),
-            )
-        },
-        Route {
-            method: "post",
-            refusals: BAD_TOP,
-            ..read(
-                "/services/{name}/rules/accept-loss",
-                "Goes on with what the topic of the rules has, after records of it were lost.",
-                openapi::any_object,
-                post(rules::accept_loss),
-            )
-        },
-        Route {
-            refusals: NO_CLIENT,
-            ..read(
-                "/services/{name}/rules/{rule}",
-                "Shows one rule; If-None-Match with its ETag answers 304.",
-                schema::<RuleView>,
-                get(rules::one),
-            )
-        },
-        Route {
-            method: "put",
-            query: CHANGE_QUERY,
-            refusals: BAD_CHANGE,
-            ..read(
-                "/services/{name}/rules/{rule}",
-                "Puts a rule of run time. It states If-Match: the version, or *, or If-None-Match: *.",
-                schema::<RuleView>,
-                put(rules::change).layer(DefaultBodyLimit::max(rules::MAX_BODY_BYTES)),
-            )
-        },
-        Route {
-            method: "delete",
-            query: CHANGE_QUERY,
-            refusals: BAD_CHANGE,
-            ..read(
-                "/services/{name}/rules/{rule}",
-                "Deletes a rule of run time. It states If-Match: the version, or *.",
-                openapi::any_object,
-                delete(rules::change),
-            )
-        },
-        Route {
-            query: &[
-                ("client", "string", "The client to explain, known or not."),
-                ("group", "string", "A group in place of a client."),
-                ("at", "string", "A time (RFC 3339) in place of now."),
-            ],
-            refusals: BAD_TOP,
-            ..read(
-                "/services/{name}/explain",
-                "Shows which rule decides each field of a client, its group and the service.",
-                schema::<ExplainView>,
-                get(rules::explain),
-            )
-        },
-        Route {
-            refusals: NO_CLIENT,
-            ..read(
-                "/services/{name}/clients/{client}",
-                "Shows one client of a service; its id is percent-encoded.",
-                schema::<ClientDetail>,
-                get(clients::client),
-            )
-        },
-    ]
+}
+
+routes! {
+    get "/openapi.json" => description, openapi::any_object, &[], &[], "Describes these paths.";
+    get "/config" => config, schema::<ConfigView>, ORIGINS_QUERY, BAD_QUERY,
+        "Shows the configuration in force, without secrets.";
+    get "/changes" => changes, schema::<ChangesView>, &[], &[],
+        "Shows the last ten changes of the configuration since the instance started.";
+    post "/reload" => reload, schema::<ReloadView>, RELOAD_QUERY, NO_RELOAD, "Reads the configuration again.";
+    get "/services" => services, schema::<ServicesView>, &[], &[], "Shows all services with all their clients.";
+    get "/services/{name}" => service, schema::<ServiceView>, &[], NO_SERVICE,
+        "Shows one service with all its clients.";
+    get "/services/{name}/group" => group, schema::<GroupView>, &[], NO_SERVICE,
+        "Shows the group that shares the capacity of a service.";
+    get NOW => now, schema::<NowView>, &[], &[], "Shows the last second of each service, in short.";
+    get EVENTS => events, console::event_schema, &[], NO_SERVICE,
+        "Follows a service: an event each second, with JSON.";
+    get "/services/{name}/clients" => clients::top, schema::<ClientsView>, CLIENTS_QUERY, BAD_TOP,
+        "Shows some clients of a service, those that want most first.";
+    get "/services/{name}/dead-letters" => letters, schema::<NewestLettersView>, &[], NO_SERVICE,
+        "Shows the newest dead letters of a service, without their keys and values.";
+    get "/services/{name}/rules" => rules::list, schema::<RulesView>, RULES_QUERY, BAD_TOP,
+        "Shows the rules of a service.";
+    get "/services/{name}/rules/changes" => rules::changes, schema::<RuleChangesView>, &[], BAD_TOP,
+        "Shows the last changes of rules of run time that this instance saw.";
+    post "/services/{name}/rules/accept-loss" => rules::accept_loss, openapi::any_object, &[], BAD_TOP,
+        "Goes on with what the topic of the rules has, after records of it were lost.";
+    get "/services/{name}/rules/{rule}" => rules::one, schema::<RuleView>, &[], NO_CLIENT,
+        "Shows one rule; If-None-Match with its ETag answers 304.";
+    put "/services/{name}/rules/{rule}" => rules::change, schema::<RuleView>, CHANGE_QUERY, BAD_CHANGE,
+        "Puts a rule of run time. It states If-Match: the version, or *, or If-None-Match: *.";
+    delete "/services/{name}/rules/{rule}" => rules::change, openapi::any_object, CHANGE_QUERY, BAD_CHANGE,
+        "Deletes a rule of run time. It states If-Match: the version, or *.";
+    get "/services/{name}/explain" => rules::explain, schema::<ExplainView>, EXPLAIN_QUERY, BAD_TOP,
+        "Shows which rule decides each field of a client, its group and the service.";
+    get "/services/{name}/clients/{client}" => clients::client, schema::<ClientDetail>, &[], NO_CLIENT,
+        "Shows one client of a service; its id is percent-encoded.";
 }
 
 async fn description(State(served): State<Arc<Served>>) -> Response {
@@ -388,7 +308,7 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
     match tokens.into_iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
         Some(AdminToken { name, role, .. }) if role < needed => {
             let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
-            refusal(StatusCode::FORBIDDEN, json!({ "error": error }))
+            refusal(StatusCode::FORBIDDEN, json!({ "error": error })).into_response()
         }
         Some(AdminToken { name, role, services, .. }) => {
             request.extensions_mut().insert(Caller { name, role, services });
@@ -406,11 +326,11 @@ fn unauthorized(error: &str) -> Response {
     (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
 }
 
-async fn not_found() -> Response {
+async fn not_found() -> HttpRefusal {
     refusal(StatusCode::NOT_FOUND, json!({ "error": "no such path" }))
 }
 
-async fn method_not_allowed() -> Response {
+async fn method_not_allowed() -> HttpRefusal {
     refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path is read-only" }))
 }
 
@@ -457,11 +377,26 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
-fn refusal(status: StatusCode, body: Value) -> Response {
-    (status, Json(body)).into_response()
+/// The answer to a request that is refused, which a handler returns by `?`.
+struct HttpRefusal(Box<Response>);
+
+impl From<Response> for HttpRefusal {
+    fn from(response: Response) -> HttpRefusal {
+        HttpRefusal(Box::new(response))
+    }
 }
 
-async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
+impl IntoResponse for HttpRefusal {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
+
+fn refusal(status: StatusCode, body: Value) -> HttpRefusal {
+    (status, Json(body)).into_response().into()
+}
+
+async fn metrics_text(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     let state = Arc::clone(&served.state);
     served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
 }
@@ -490,9 +425,11 @@ struct ConfigQuery {
     origins: bool,
 }
 
-async fn config(State(served): State<Arc<Served>>, query: Result<Query<ConfigQuery>, QueryRejection>) -> Response {
+async fn config(
+    State(served): State<Arc<Served>>, query: Result<Query<ConfigQuery>, QueryRejection>,
+) -> Result<Response, HttpRefusal> {
     let Ok(Query(ConfigQuery { origins })) = query else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" })));
     };
     let make = move |state: &AdminState| {
         let (mut config, hash) = state.configuration.shown();
@@ -504,7 +441,7 @@ async fn config(State(served): State<Arc<Served>>, query: Result<Query<ConfigQue
     served.view(make).await
 }
 
-async fn changes(State(served): State<Arc<Served>>) -> Response {
+async fn changes(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     served.view(|state| ChangesView { changes: state.configuration.past_changes() }).await
 }
 
@@ -518,62 +455,59 @@ struct ReloadQuestion {
 async fn reload(
     State(served): State<Arc<Served>>, Extension(Caller { name, .. }): Extension<Caller>,
     question: Result<Query<ReloadQuestion>, QueryRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let Ok(Query(ReloadQuestion { dry_run })) = question else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": NO_DRY_RUN })));
     };
     let configuration = Arc::clone(&served.state.configuration);
     let work = move || match dry_run {
         true => configuration.dry_run(),
         false => configuration.reload(&format!("token {name}")),
     };
-    match served.views.run(work).await {
-        Ok(Some(Ok(reloaded))) => Json(reloaded).into_response(),
-        Ok(None) => refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" })),
-        Ok(Some(Err(errors))) => {
+    match served.views.run(work).await? {
+        Some(Ok(reloaded)) => Ok(Json(reloaded).into_response()),
+        None => Err(refusal(StatusCode::CONFLICT, json!({ "error": "there is no configuration file to reload" }))),
+        Some(Err(errors)) => {
             let error = "the new configuration is refused, the one in force stays";
-            refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() }))
+            Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": error, "errors": errors.to_json() })))
         }
-        Err(refusal) => *refusal,
     }
 }
 
-async fn services(State(served): State<Arc<Served>>) -> Response {
+async fn services(State(served): State<Arc<Served>>) -> Result<Response, HttpRefusal> {
     served.view(|state| view::services(&state.services())).await
 }
 
-async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Result<Response, HttpRefusal> {
     show(&served, &name, view::service).await
 }
 
-async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Result<Response, HttpRefusal> {
     show(&served, &name, view::group).await
 }
 
 async fn letters(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, Path(name): Path<String>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     show(&served, &name, move |service| view::letters(service, caller.role == Role::Operate)).await
 }
 
 /// Answers with a view of the service with this name.
 async fn show<T: Serialize>(
     served: &Served, name: &str, view: impl FnOnce(&ServiceHandle) -> T + Send + 'static,
-) -> Response {
-    match find(&served.state, name) {
-        Ok(service) => served.view(move |_| view(&service)).await,
-        Err(unknown) => *unknown,
-    }
+) -> Result<Response, HttpRefusal> {
+    let service = find(&served.state, name)?;
+    served.view(move |_| view(&service)).await
 }
 
 /// Returns the service with this name, or the answer that there is none.
-fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> {
+fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, HttpRefusal> {
     let services = state.services();
     let found = services.iter().find(|service| service.name == name);
     found.cloned().ok_or_else(|| {
         let known: Vec<_> = services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
-        Box::new(refusal(StatusCode::NOT_FOUND, error))
+        refusal(StatusCode::NOT_FOUND, error)
     })
 }
 

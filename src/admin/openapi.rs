@@ -8,7 +8,12 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::Served;
+use super::{EVENTS, Served};
+
+/// Parameters after the question mark, with their type and meaning.
+pub(super) type Parameters = &'static [(&'static str, &'static str, &'static str)];
+/// Statuses of refusals, with their meaning.
+pub(super) type Refusals = &'static [(u16, &'static str)];
 
 /// A path of `/v1`, for the server and for its description.
 pub(super) struct Route {
@@ -16,18 +21,16 @@ pub(super) struct Route {
     pub path: &'static str,
     pub method: &'static str,
     pub summary: &'static str,
-    /// Parameters after the question mark, with their type and meaning.
-    pub query: &'static [(&'static str, &'static str, &'static str)],
-    /// The statuses of refusals, beside those that every path has.
-    pub refusals: &'static [(u16, &'static str)],
-    pub content_type: &'static str,
+    pub query: Parameters,
+    /// The refusals beside those that every path has.
+    pub refusals: Refusals,
     /// The schema of the answer, or of the data of each event.
     pub answer: fn(&mut SchemaGenerator) -> Schema,
     pub handler: MethodRouter<Arc<Served>>,
 }
 
 /// The refusals that every path has.
-const REFUSALS: &[(u16, &str)] = &[
+const REFUSALS: Refusals = &[
     (401, "The request needs a token of admin.token_file or admin.token."),
     (421, "On loopback, the Host header must name this machine."),
     (503, "Too many requests wait, or too many answers are unread."),
@@ -83,7 +86,8 @@ pub(super) fn describe(routes: &[Route]) -> Value {
 fn operation(route: &Route, answer: Value) -> Value {
     let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
     let mut responses = Map::new();
-    let content = json!({ route.content_type: { "schema": answer } });
+    let content_type = if route.path == EVENTS { "text/event-stream" } else { "application/json" };
+    let content = json!({ content_type: { "schema": answer } });
     responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": content }));
     for (status, why) in REFUSALS.iter().chain(route.refusals) {
         let schema = json!({ "$ref": "#/components/schemas/Refusal" });

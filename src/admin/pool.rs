@@ -15,6 +15,8 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::{HttpRefusal, refusal};
+
 /// The most requests of one pool that run or wait.
 const MAX_WAITING: usize = 16;
 /// The most KiB of answers that their clients have not read yet, of all pools together: a client may read slowly.
@@ -73,16 +75,11 @@ impl AnswerPool {
     }
 
     /// Answers with the result of `make`; 503 when too many requests wait or too many answers are unread.
-    pub(super) async fn answer(&self, make: impl FnOnce() -> Answer + Send + 'static) -> Response {
-        let (content_type, text) = match self.run(make).await {
-            Ok(answer) => answer,
-            Err(refusal) => return *refusal,
-        };
-        let Some(memory) = self.unread.take(text.len()) else {
-            return busy("too many answers have not been read yet");
-        };
+    pub(super) async fn answer(&self, make: impl FnOnce() -> Answer + Send + 'static) -> Result<Response, HttpRefusal> {
+        let (content_type, text) = self.run(make).await?;
+        let memory = self.unread.take(text.len()).ok_or_else(|| busy("too many answers have not been read yet"))?;
         let body = Body::from(Bytes::from_owner(UnreadAnswer { text, _memory: memory }));
-        ([(header::CONTENT_TYPE, content_type)], body).into_response()
+        Ok(([(header::CONTENT_TYPE, content_type)], body).into_response())
     }
 
     /// Runs `work` on a blocking thread.
@@ -91,11 +88,10 @@ impl AnswerPool {
     /// The response for the client: 503 when too many requests wait, 500 when the work panicked.
     pub(super) async fn run<T: Send + 'static>(
         &self, work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Box<Response>> {
+    ) -> Result<T, HttpRefusal> {
         let closed = "the semaphores are never closed";
-        let Ok(waiting) = Arc::clone(&self.waiting).try_acquire_owned() else {
-            return Err(Box::new(busy("too many requests are waiting")));
-        };
+        let waiting = Arc::clone(&self.waiting).try_acquire_owned();
+        let waiting = waiting.map_err(|_| busy("too many requests are waiting"))?;
         let working = Arc::clone(&self.working).acquire_owned().await.expect(closed);
         // The work continues when its client hangs up, so the work holds the permits, not this future.
         let done = tokio::task::spawn_blocking(move || {
@@ -105,14 +101,14 @@ impl AnswerPool {
         });
         done.await.map_err(|why| {
             let error = json!({ "error": format!("the answer could not be made: {why}") });
-            Box::new((StatusCode::INTERNAL_SERVER_ERROR, Json(error)).into_response())
+            refusal(StatusCode::INTERNAL_SERVER_ERROR, error)
         })
     }
 }
 
-pub(super) fn busy(error: &str) -> Response {
+pub(super) fn busy(error: &str) -> HttpRefusal {
     let again = [(header::RETRY_AFTER, "1")];
-    (StatusCode::SERVICE_UNAVAILABLE, again, Json(json!({ "error": error }))).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, again, Json(json!({ "error": error }))).into_response().into()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use watermaster_core::scheduler::grants;
 use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
-use super::{Caller, Served, find, refusal};
+use super::{Caller, HttpRefusal, Served, find, refusal};
 use crate::clock;
 use crate::rules::{KnownRule, KnownRules, RuleRequest, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
@@ -66,24 +66,28 @@ pub(super) struct ExplainQuery {
 }
 
 /// A refusal: a word for programs, and a sentence for people.
-fn refused(status: StatusCode, code: &str, message: impl Into<String>) -> Response {
+fn refused(status: StatusCode, code: &str, message: impl Into<String>) -> HttpRefusal {
     refusal(status, json!({ "error": code, "message": message.into() }))
 }
 
-fn not_this_service() -> Response {
+fn not_this_service() -> HttpRefusal {
     refused(StatusCode::FORBIDDEN, "forbidden", "the token may not change rules of this service")
 }
 
-fn bad_question(message: &str) -> Response {
+fn bad_question(message: &str) -> HttpRefusal {
     refused(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
+fn no_utf8(_: PathRejection) -> HttpRefusal {
+    bad_question("the path is not UTF-8")
+}
+
 /// The service with this name and its handle.
-fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), Box<Response>> {
+fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), HttpRefusal> {
     let handle = find(&served.state, name)?;
     let running = served.state.configuration.running();
     let found = running.into_iter().find(|(service, _)| service.name == name);
-    let (service, _) = found.ok_or_else(|| Box::new(refused(StatusCode::NOT_FOUND, "not_found", "no such service")))?;
+    let (service, _) = found.ok_or_else(|| refused(StatusCode::NOT_FOUND, "not_found", "no such service"))?;
     Ok((service, handle))
 }
 
@@ -91,18 +95,15 @@ fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), B
 pub(super) async fn list(
     State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
     query: Result<Query<RulesQuery>, QueryRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let (Ok(Path(name)), Ok(Query(query))) = (path, query) else {
-        return bad_question("allowed: origin, state, client, after, limit");
+        return Err(bad_question("allowed: origin, state, client, after, limit"));
     };
     let limit = query.limit.unwrap_or(MAX_RULES);
     if !(1..=MAX_RULES).contains(&limit) {
-        return bad_question(&format!("limit is 1 to {MAX_RULES}"));
+        return Err(bad_question(&format!("limit is 1 to {MAX_RULES}")));
     }
-    let (service, handle) = match service_of(&served, &name) {
-        Ok(found) => found,
-        Err(unknown) => return *unknown,
-    };
+    let (service, handle) = service_of(&served, &name)?;
     let mut rules = views(&service, &handle, query.client.as_deref());
     let after = query.after.unwrap_or_default();
     let matches = |rule: &RuleView| {
@@ -114,7 +115,7 @@ pub(super) async fn list(
     rules.truncate(limit);
     let next = rules.last().filter(|_| more).map(|rule| rule.name.clone());
     let age_seconds = handle.rules.known().age().map(|age| age.as_secs_f64());
-    Json(RulesView { service: name, age_seconds, rules, next }).into_response()
+    Ok(Json(RulesView { service: name, age_seconds, rules, next }).into_response())
 }
 
 /// The rules of the file and those of run time, in the order of their names; only those that name this client, if it is
@@ -166,12 +167,9 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
 /// Answers with one rule: that of run time, if there is one.
 pub(super) async fn one(
     State(served): State<Arc<Served>>, path: Result<Path<(String, String)>, PathRejection>, headers: HeaderMap,
-) -> Response {
-    let Ok(Path((service, name))) = path else { return bad_question("the path is not UTF-8") };
-    let (service, handle) = match service_of(&served, &service) {
-        Ok(found) => found,
-        Err(unknown) => return *unknown,
-    };
+) -> Result<Response, HttpRefusal> {
+    let Path((service, name)) = path.map_err(no_utf8)?;
+    let (service, handle) = service_of(&served, &service)?;
     let now = clock::wall_ms();
     let found = {
         let known = handle.rules.known();
@@ -179,42 +177,35 @@ pub(super) async fn one(
         let in_file = || of_file(&service).find(|rule| *rule.name == *name);
         run_time.or_else(|| in_file().map(|rule| file_view(rule, &known, now)))
     };
-    let Some(rule) = found else { return refused(StatusCode::NOT_FOUND, "not_found", format!("no rule {name:?}")) };
+    let rule = found.ok_or_else(|| refused(StatusCode::NOT_FOUND, "not_found", format!("no rule {name:?}")))?;
     let etag = format!("\"{}\"", rule.etag);
     if headers.get(header::IF_NONE_MATCH).is_some_and(|stated| *stated == *etag) {
-        return (StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response();
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
     }
-    ([(header::ETAG, etag)], Json(rule)).into_response()
+    Ok(([(header::ETAG, etag)], Json(rule)).into_response())
 }
 
 /// Answers with the last changes.
-pub(super) async fn changes(State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>) -> Response {
-    let Ok(Path(name)) = path else { return bad_question("the path is not UTF-8") };
-    match find(&served.state, &name) {
-        Ok(handle) => {
-            let changes = handle.rules.known().changes.iter().cloned().collect();
-            Json(RuleChangesView { changes }).into_response()
-        }
-        Err(unknown) => *unknown,
-    }
+pub(super) async fn changes(
+    State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
+) -> Result<Response, HttpRefusal> {
+    let Path(name) = path.map_err(no_utf8)?;
+    let changes = find(&served.state, &name)?.rules.known().changes.iter().cloned().collect();
+    Ok(Json(RuleChangesView { changes }).into_response())
 }
 
 /// Answers which rule decides each field of a client, a group or the service.
 pub(super) async fn explain(
     State(served): State<Arc<Served>>, path: Result<Path<String>, PathRejection>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let (Ok(Path(name)), Ok(Query(query))) = (path, query) else {
-        return bad_question("allowed: client, group, at");
+        return Err(bad_question("allowed: client, group, at"));
     };
-    let Ok(at) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
-    match service_of(&served, &name) {
-        Ok((service, handle)) => {
-            let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
-            Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response()
-        }
-        Err(unknown) => *unknown,
-    }
+    let at = at(query.at.as_deref())?;
+    let (service, handle) = service_of(&served, &name)?;
+    let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
+    Ok(Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response())
 }
 
 /// The policy of a service at a time, with rules of run time and with the groups of its known clients and of one more.
@@ -224,10 +215,9 @@ fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: 
     policy.at(at)
 }
 
-const NO_TIME: &str = "at is a date and a time with an offset, such as 2026-07-03T00:00:00Z";
-
-fn at(text: Option<&str>) -> Result<i64, ()> {
-    text.map_or(Ok(clock::wall_ms()), |text| instant(text).map_err(drop))
+fn at(text: Option<&str>) -> Result<i64, HttpRefusal> {
+    let no_time = "at is a date and a time with an offset, such as 2026-07-03T00:00:00Z";
+    text.map_or(Ok(clock::wall_ms()), |text| instant(text).map_err(|_| bad_question(no_time)))
 }
 
 /// The versions that a request states.
@@ -247,29 +237,23 @@ pub(super) async fn change(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>,
     path: Result<Path<(String, String)>, PathRejection>, query: Result<Query<ChangeQuery>, QueryRejection>,
     method: Method, headers: HeaderMap, body: Result<Bytes, BytesRejection>,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let (Ok(Path((service_name, name))), Ok(Query(query))) = (path, query) else {
-        return bad_question("allowed: dry_run, at");
+        return Err(bad_question("allowed: dry_run, at"));
     };
-    let Ok(now) = at(query.at.as_deref()) else { return bad_question(NO_TIME) };
-    let (service, handle) = match service_of(&served, &service_name) {
-        Ok(found) => found,
-        Err(unknown) => return *unknown,
-    };
+    let now = at(query.at.as_deref())?;
+    let (service, handle) = service_of(&served, &service_name)?;
     if service.rules_topic.is_none() && !query.dry_run {
         let message = format!("service {service_name:?} has no rules_topic: its rules are those of the file");
-        return refused(StatusCode::CONFLICT, "rules_off", message);
+        return Err(refused(StatusCode::CONFLICT, "rules_off", message));
     }
     if !caller.changes(&service_name) {
-        return not_this_service();
+        return Err(not_this_service());
     }
     let rule = match (method == Method::DELETE, body) {
         (true, _) => None,
-        (false, Ok(body)) => match parsed(&name, &headers, &body, &service) {
-            Ok(rule) => Some(rule),
-            Err(response) => return *response,
-        },
-        (false, Err(error)) => return refused(error.status(), "too_large", error.body_text()),
+        (false, Ok(body)) => Some(parsed(&name, &headers, &body, &service)?),
+        (false, Err(error)) => return Err(refused(error.status(), "too_large", error.body_text())),
     };
     let former = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
     let known = handle.rules.known().rules.get(&*name).map(|known| known.rule.clone());
@@ -279,11 +263,8 @@ pub(super) async fn change(
     let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
     if (of_service(&parsed_rule) || of_service(&former) || is_opaque) && caller.role < Role::Operate && !query.dry_run {
-        return refused(
-            StatusCode::FORBIDDEN,
-            "forbidden",
-            "a rule for the service takes a token with the role operate",
-        );
+        let message = "a rule for the service takes a token with the role operate";
+        return Err(refused(StatusCode::FORBIDDEN, "forbidden", message));
     }
     if query.dry_run {
         let mut rules = handle.rules.rules();
@@ -291,20 +272,20 @@ pub(super) async fn change(
         rules.retain(|known| *known.name != *name);
         rules.extend(parsed_rule);
         let after = policy_at(&service, &handle, &rules, None, now);
-        return Json(dry_run(&handle, &before, &after)).into_response();
+        return Ok(Json(dry_run(&handle, &before, &after)).into_response());
     }
     if parsed_rule.as_ref().is_some_and(|rule| rule.until_ms.is_some_and(|until| until <= clock::wall_ms())) {
         let body =
             json!({ "error": "invalid", "message": "until is over: the rule would have no effect", "field": "until" });
-        return refusal(StatusCode::UNPROCESSABLE_ENTITY, body);
+        return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
     }
     let Some(precondition) = precondition(&headers) else {
         let message = "state If-Match: \"VERSION\" or *, or If-None-Match: *";
-        return refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message);
+        return Err(refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message));
     };
     if rule.is_none() && former.as_ref().is_some_and(|rule| rule.origin == Origin::File) {
         let message = "the rule is one of the file: put it with \"disabled\": true";
-        return refused(StatusCode::CONFLICT, "in_file", message);
+        return Err(refused(StatusCode::CONFLICT, "in_file", message));
     }
     let verb = if rule.is_some() { "put" } else { "delete" };
     let (answer, outcome) = oneshot::channel();
@@ -323,26 +304,26 @@ pub(super) async fn change(
         Ok(Err(_)) => Ok(WriteOutcome::NotSent),
         Err(_) => Ok(WriteOutcome::Unknown),
     };
-    let response = answered(&handle, &name, outcome, existed);
+    let response = answered(&handle, &name, outcome, existed).into_response();
     let (result, by) = (response.status().as_u16(), &caller.name);
     if response.status().is_success() {
         info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
     } else {
         warn!(service = service_name, rule = name, verb, result, by, "a change of a rule is refused");
     }
-    response
+    Ok(response)
 }
 
 /// Reads the rule in a body, and its text.
-fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Result<(Rule, Box<str>), Box<Response>> {
+fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Result<(Rule, Box<str>), HttpRefusal> {
     let is_json =
         headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if !is_json {
         let message = "the body is a rule in JSON: Content-Type: application/json";
-        return Err(Box::new(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message)));
+        return Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message));
     }
     let object: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
-        Box::new(refused(StatusCode::BAD_REQUEST, "not_json", format!("the body is no object of JSON: {error}")))
+        refused(StatusCode::BAD_REQUEST, "not_json", format!("the body is no object of JSON: {error}"))
     })?;
     let rule = rule_of_json(name, &object, service.rules_max_capacity).map_err(|errors| {
         let errors = errors.to_json();
@@ -350,7 +331,7 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
             "error": "invalid", "message": "the rule is refused; `errors` lists why",
             "field": errors[0]["key"], "errors": errors,
         });
-        Box::new(refusal(StatusCode::UNPROCESSABLE_ENTITY, body))
+        refusal(StatusCode::UNPROCESSABLE_ENTITY, body)
     })?;
     let text = serde_json::to_string(&object).unwrap_or_default();
     Ok((rule, text.into()))
@@ -359,64 +340,61 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
 /// Answers with the outcome of a change.
 fn answered(
     handle: &ServiceHandle, name: &str, outcome: Result<WriteOutcome, WriteRefusal>, existed: bool,
-) -> Response {
-    let outcome = match outcome {
-        Ok(WriteOutcome::Refused(refusal)) | Err(refusal) => Err(refusal),
-        Ok(outcome) => Ok(outcome),
-    };
+) -> Result<Response, HttpRefusal> {
     let in_force = || {
         let known = handle.rules.known();
         known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()))
     };
-    match outcome {
+    let why = match outcome {
+        Ok(WriteOutcome::Refused(why)) | Err(why) => why,
         Ok(WriteOutcome::InForce(version)) => {
             let etag = [(header::ETAG, format!("\"{version}\""))];
-            match in_force() {
+            return Ok(match in_force() {
                 None => (StatusCode::NO_CONTENT, etag).into_response(),
                 Some(view) if existed => (etag, Json(view)).into_response(),
                 Some(view) => (StatusCode::CREATED, etag, Json(view)).into_response(),
-            }
+            });
         }
         Ok(WriteOutcome::Unknown) => {
             let message = "the outcome is unknown: the change may be in force, or come in force; ask again";
-            refused(StatusCode::GATEWAY_TIMEOUT, "unknown", message)
+            return Err(refused(StatusCode::GATEWAY_TIMEOUT, "unknown", message));
         }
-        Ok(_) => refused(StatusCode::SERVICE_UNAVAILABLE, "not_sent", "the topic of the rules takes no record"),
-        Err(why @ (WriteRefusal::Changed { .. } | WriteRefusal::Missing)) => {
-            let body = json!({ "error": "changed", "message": why.to_string(), "in_force": in_force() });
+        Ok(WriteOutcome::NotSent) => {
+            let message = "the topic of the rules takes no record";
+            return Err(refused(StatusCode::SERVICE_UNAVAILABLE, "not_sent", message));
+        }
+    };
+    let message = why.to_string();
+    Err(match why {
+        WriteRefusal::Changed { .. } | WriteRefusal::Missing => {
+            let body = json!({ "error": "changed", "message": message, "in_force": in_force() });
             refusal(StatusCode::PRECONDITION_FAILED, body)
         }
-        Err(WriteRefusal::Busy) => {
-            let mut response = refused(StatusCode::TOO_MANY_REQUESTS, "busy", WriteRefusal::Busy.to_string());
-            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
-            response
+        WriteRefusal::Busy => {
+            let again = [(header::RETRY_AFTER, "1")];
+            (again, refused(StatusCode::TOO_MANY_REQUESTS, "busy", message)).into_response().into()
         }
-        Err(WriteRefusal::Lost) => {
+        WriteRefusal::Lost => {
             let message =
                 "records of the topic of the rules are gone; `watermaster rules accept-loss` goes on without them";
             refused(StatusCode::CONFLICT, "log_lost", message)
         }
-        Err(why @ WriteRefusal::TooMany(_)) => refused(StatusCode::CONFLICT, "too_many_rules", why.to_string()),
-        Err(why @ WriteRefusal::Unwritable(_)) => refused(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why.to_string()),
-        Err(why @ WriteRefusal::Reading) => refused(StatusCode::SERVICE_UNAVAILABLE, "reading", why.to_string()),
-    }
+        WriteRefusal::TooMany(_) => refused(StatusCode::CONFLICT, "too_many_rules", message),
+        WriteRefusal::Unwritable(_) => refused(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message),
+        WriteRefusal::Reading => refused(StatusCode::SERVICE_UNAVAILABLE, "reading", message),
+    })
 }
 
 /// Goes on with what the topic of the rules has.
 pub(super) async fn accept_loss(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>, path: Result<Path<String>, PathRejection>,
-) -> Response {
-    let Ok(Path(name)) = path else { return bad_question("the path is not UTF-8") };
+) -> Result<Response, HttpRefusal> {
+    let Path(name) = path.map_err(no_utf8)?;
     if !caller.changes(&name) {
-        return not_this_service();
+        return Err(not_this_service());
     }
-    match find(&served.state, &name) {
-        Ok(handle) => {
-            handle.rules.order(RulesOrder::AcceptLoss);
-            Json(json!({ "accepted": true })).into_response()
-        }
-        Err(unknown) => *unknown,
-    }
+    find(&served.state, &name)?.rules.order(RulesOrder::AcceptLoss);
+    Ok(Json(json!({ "accepted": true })).into_response())
 }
 
 /// Returns how many records of a client its own limits and those of its group allow in a cycle in the long run, at

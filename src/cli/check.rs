@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, thread};
 use super::missing::{self, TopicTool};
 use clap::Args;
 use serde_json::{Value, json};
-use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
+use watermaster_kafka::preflight::{self, ConnectError, Finding};
 use watermaster_schemas::registry::{RegistryClient, RegistryError};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 use watermaster_settings::{Service, Settings};
@@ -177,25 +177,17 @@ fn print_matches(settings: &Settings, report: &preflight::Report, say: Say) {
 
 fn finding(finding: &Finding) -> Value {
     json!({
-        "severity": severity(finding.severity),
+        "severity": finding.severity.into_str(),
         "service": finding.service,
         "topic": finding.topic,
         "text": finding.problem.to_string(),
     })
 }
 
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Info => "note",
-    }
-}
-
 fn print_findings(report: &preflight::Report, say: Say) {
     for finding in &report.findings {
         let text = finding.problem.to_string();
-        let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
+        let parts = [Some(finding.severity.into_str()), finding.service.as_deref(), finding.topic.as_deref()];
         let parts: Vec<&str> = parts.into_iter().flatten().chain([text.as_str()]).collect();
         say(format_args!("{}", parts.join(": ")));
     }

@@ -11,7 +11,7 @@ use crate::clock;
 impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
-        let Some(change) = self.job.inbox.take() else { return Ok(()) };
+        let Some(change) = self.job.handle.inbox.take() else { return Ok(()) };
         self.reporter.changes = change.number;
         let is_news =
             change.policy.is_some() || change.rules.is_some() || change.capacity.is_some() || change.sources.is_some();

@@ -60,9 +60,9 @@ pub enum StopCause {
 pub(super) fn stop(job: &Job, cause: StopCause) -> EngineError {
     let error = EngineError { service: job.service.name.clone(), cause: Box::new(cause) };
     error!(service = error.service, "{error}; this service stops");
-    let mut last = (*job.cell.get()).clone();
+    let mut last = (*job.handle.cell.get()).clone();
     last.figures.name.clone_from(&error.service);
     (last.up, last.figures.ready, last.figures.trouble) = (false, false, Some(error.to_string()));
-    job.cell.set(last);
+    job.handle.cell.set(last);
     error
 }

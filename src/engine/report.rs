@@ -105,9 +105,9 @@ impl Reporter {
 
     /// Publishes new flags with the old figures of the core.
     pub(super) fn publish_flags(&self, job: &Job) {
-        let mut last = (*job.cell.get()).clone();
+        let mut last = (*job.handle.cell.get()).clone();
         self.set_flags(&mut last);
-        job.cell.set(last);
+        job.handle.cell.set(last);
     }
 
     fn set_flags(&self, snapshot: &mut ServiceSnapshot) {
@@ -129,7 +129,7 @@ impl Reporter {
         snapshot.sources.paused[PAUSE_REASONS.len() - 1] = self.suspended;
         snapshot.sources.retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
-        job.cell.set(snapshot);
+        job.handle.cell.set(snapshot);
     }
 
     fn snapshot(&self, now: Time, job: &Job, throttle: &mut Throttle) -> ServiceSnapshot {

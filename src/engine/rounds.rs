@@ -5,8 +5,8 @@
 //! not lost: it goes on trying, and nothing is decided meanwhile. Records that come are deferred, and reading pauses
 //! from the first one on.
 
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{sync::atomic::Ordering, thread};
 
 use tracing::{info, warn};
 use watermaster_core::delivery::{ErrorClass, FatalError, Foreign, Kafka as _, Machine, Phase, Round, Step};
@@ -138,7 +138,7 @@ impl Engine<'_> {
         (rounds.schedule, rounds.commit_now) = (RoundSchedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
         // Each admission joins the running round at once, so that all of them have arrived.
-        self.job.open.set_delivered(self.throttle.admitted());
+        self.job.handle.open.set_delivered(self.throttle.admitted());
         self.publish(now);
         Ok(true)
     }
@@ -206,10 +206,10 @@ impl Engine<'_> {
 
     /// Does what is due between two steps. Returns false if a drain took too long.
     fn keep_going(&mut self) -> Result<bool, StopCause> {
-        self.job.heartbeat.beat(Instant::now());
+        self.job.handle.heartbeat.beat(Instant::now());
         self.renew_logins();
         self.serve_group_member()?;
-        if self.job.shutdown.load(Ordering::Relaxed) && self.rounds.drain_is_over() {
+        if self.job.handle.is_stopped() && self.rounds.drain_is_over() {
             return Ok(false);
         }
         let waited = self.rounds.began.elapsed();

@@ -3,21 +3,24 @@
 
 use strum::VariantNames;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
+use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::group::driver::OpenedSeat;
+use watermaster_core::pace::{ChangeCause, PaceState};
 use watermaster_core::policy::Mode;
+use watermaster_core::reason::Reason;
+use watermaster_core::throttle;
+use watermaster_schemas::cache;
 
 use super::{InstanceFigures, LabelFigures, ServiceMetrics, rules::put_numbers, text::Samples};
 use crate::clock;
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
+use crate::rules::RULE_STATES;
+use crate::snapshot::{PAUSE_REASONS, RESYNCED, RoundOutcome};
 
 mod kind;
 mod samples;
 
 pub use kind::{MetricKind, Unit};
-use samples::{
-    by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    past_changes, phases, put_delays, put_groups, put_one_of, put_pace, retention, target_lag,
-};
+use samples::{age, past_changes, put_delays, put_groups, put_pace};
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +44,8 @@ pub struct Metric {
     pub unit: Unit,
     /// The names of the labels, in the order in which they are written.
     pub labels: &'static [&'static str],
+    /// The labels of which all values are known, with these, in the same order.
+    pub values: &'static [(&'static str, &'static [&'static str])],
     /// One sentence for people; no backslash, no line break.
     pub help: &'static str,
     /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
@@ -68,12 +73,10 @@ macro_rules! bounds {
     };
 }
 
-/// The directions of a change of the found capacity, in the order of the core's counts.
-pub const CHANGE_DIRECTIONS: [&str; 2] = ["up", "down"];
-const DECISIONS: [&str; 2] = ["admitted", "rejected"];
+const DECISIONS: &[&str] = &["admitted", "rejected"];
 
 macro_rules! metrics {
-    ($($name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal
+    ($($name:literal $kind:ident $unit:ident [$($label:literal $(($values:expr))?)*] $help:literal
         $source:ident $($write:expr)? $(, uncharted $why:literal)?;)*) => {
         /// Every metric, in the order of the documentation.
         pub static TABLE: &[Metric] = &[$(
@@ -82,6 +85,7 @@ macro_rules! metrics {
                 kind: MetricKind::$kind,
                 unit: Unit::$unit,
                 labels: &[$($label),*],
+                values: &[$($(($label, $values),)?)*],
                 help: $help,
                 buckets: buckets(MetricKind::$kind, bounds!($source)),
                 uncharted: one(&[$($why)?]),
@@ -93,21 +97,21 @@ macro_rules! metrics {
 
 metrics! {
     // ## Decisions
-    "watermaster_records_total" Counter Records ["service" "client" "decision"]
+    "watermaster_records_total" Counter Records ["service" "client" "decision" (DECISIONS)]
         "Records decided, by what was done with them (admitted, rejected)."
-        Client |c, out| out.put_each(&DECISIONS, c.counters.done().admitted_and_rejected());
+        Client |c, out| out.put_each(c.counters.done().admitted_and_rejected());
     "watermaster_delayed_total" Counter Records ["service" "client"]
         "Records that entered a backlog, however they left it."
         Client |c, out| out.put(c.counters.done().delayed());
-    "watermaster_rejected_total" Counter Records ["service" "client" "reason"]
+    "watermaster_rejected_total" Counter Records ["service" "client" "reason" (Reason::NAMES)]
         "Records sent to the dead-letter topic, by reason."
-        Client |c, out| by_reason(c.counters.done(), out);
-    "watermaster_shadow_records_total" Counter Records ["service" "client" "decision"]
+        Client |c, out| out.put_each(c.counters.done().rejected_by_reason());
+    "watermaster_shadow_records_total" Counter Records ["service" "client" "decision" (DECISIONS)]
         "Shadow mode: records by the decision that enforcement would have taken."
-        Client |c, out| out.put_each(&DECISIONS, c.counters.shadow().admitted_and_rejected());
-    "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason"]
+        Client |c, out| out.put_each(c.counters.shadow().admitted_and_rejected());
+    "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason" (Reason::NAMES)]
         "Shadow mode: records that enforcement would have rejected, by reason."
-        Client |c, out| by_reason(c.counters.shadow(), out);
+        Client |c, out| out.put_each(c.counters.shadow().rejected_by_reason());
     "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
         "Shadow mode: records that enforcement would have delayed."
         Client |c, out| out.put(c.counters.shadow().delayed());
@@ -158,15 +162,15 @@ metrics! {
     "watermaster_new_clients_total" Counter Count ["service"]
         "Client ids that were not known when their first record came, those that had been forgotten included."
         Service |s, out| out.put(s.newest.throttle.new_clients);
-    "watermaster_allocations_total" Counter Count ["service" "cause"]
+    "watermaster_allocations_total" Counter Count ["service" "cause" (throttle::Cause::VARIANTS)]
         "Runs of the allocator, by cause."
-        Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.throttle.allocations);
+        Service |s, out| out.put_each(s.newest.throttle.allocations);
     "watermaster_enforced" Gauge Bool ["service"]
         "1 when decisions are enforced, 0 in shadow mode."
         Service |s, out| out.put(u8::from(s.newest.figures.enforce));
-    "watermaster_mode" Gauge Bool ["service" "mode"]
+    "watermaster_mode" Gauge Bool ["service" "mode" (Mode::VARIANTS)]
         "1 for the configured mode, 0 for the other."
-        Service |s, out| put_one_of(Mode::VARIANTS, &s.newest.figures.mode, out);
+        Service |s, out| out.put_one_of(&s.newest.figures.mode);
 
     // ## Waiting
     "watermaster_backlog_records" Gauge Records ["service" "client"]
@@ -210,27 +214,29 @@ metrics! {
     "watermaster_held_records" Gauge Records ["service" "topic" "partition"]
         "Delayed records of the partition, which are part of its lag."
         Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.held));
-    "watermaster_paused_partitions" Gauge Count ["service" "reason"]
+    "watermaster_paused_partitions" Gauge Count ["service" "reason" (PAUSE_REASONS)]
         "Partitions that are not fetched now, by reason."
-        Service |s, out| out.put_each(PAUSE_REASONS, s.newest.sources.paused);
-    "watermaster_rounds_total" Counter Count ["service" "outcome"]
+        Service |s, out| out.put_each(s.newest.sources.paused);
+    "watermaster_rounds_total" Counter Count ["service" "outcome" (RoundOutcome::VARIANTS)]
         "Rounds (one commit each), by outcome."
-        Service |s, out| out.put_each(ROUND_OUTCOMES, s.newest.engine.delivery.rounds);
+        Service |s, out| out.put_each(s.newest.engine.delivery.rounds);
     "watermaster_round_seconds" Histogram Seconds ["service"]
         "Time from a round's first send to its acknowledged commit."
         Service |s, out| out.put_histogram(&[], &s.newest.engine.delivery.round);
-    "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
+    "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase" (Phase::VARIANTS)]
         "Time that a round spent in each phase under exactly_once, all attempts together."
-        Service phases;
-    "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
+        Service |s, out| Phase::VARIANTS.iter().zip(&s.newest.engine.delivery.round_phases)
+            .for_each(|(phase, times)| out.put_histogram(&[phase], times));
+    "watermaster_transaction_errors_total" Counter Count
+        ["service" "phase" (Phase::VARIANTS) "class" (ErrorClass::VARIANTS)]
         "Failed transaction calls, by phase and by the answer that the error needs."
-        Service errors;
+        Service |s, out| out.put_each_pair(&s.newest.engine.delivery.transaction_errors);
     "watermaster_resyncs_total" Counter Count ["service"]
         "Comparisons of an interrupted round with the committed offsets."
         Service |s, out| out.put(s.newest.engine.delivery.resyncs);
-    "watermaster_resynced_records_total" Counter Records ["service" "found"]
+    "watermaster_resynced_records_total" Counter Records ["service" "found" (RESYNCED)]
         "Records of interrupted rounds, by whether they were found committed."
-        Service |s, out| out.put_each(&RESYNCED, s.newest.engine.delivery.resynced);
+        Service |s, out| out.put_each(s.newest.engine.delivery.resynced);
     "watermaster_map_characters" Gauge Count ["service"]
         "The length of the longest offset map of the assigned partitions."
         Service |s, out| out.put(s.newest.sources.map_characters);
@@ -240,9 +246,9 @@ metrics! {
     "watermaster_map_used_ratio" Gauge Ratio ["service"]
         "The part of its room in the commit metadata that the fullest offset map uses."
         Service |s, out| out.put(s.newest.sources.map_used_ratio);
-    "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
+    "watermaster_producer_recreations_total" Counter Count ["service" "cause" (ReplaceCause::VARIANTS)]
         "Replaced producers, by cause."
-        Service |s, out| out.put_each(PRODUCER_CAUSES, s.newest.engine.delivery.producer_recreations);
+        Service |s, out| out.put_each(s.newest.engine.delivery.producer_recreations);
     "watermaster_consumer_recreations_total" Counter Count ["service"]
         "Consumers replaced because they were in no group although brokers answered, or because secrets had changed."
         Service |s, out| out.put(s.newest.engine.consumer_recreations);
@@ -255,20 +261,22 @@ metrics! {
     "watermaster_rebalances_total" Counter Count ["service"]
         "Changes of the assignment."
         Service |s, out| out.put(s.newest.engine.rebalances);
-    "watermaster_schema_requests_total" Counter Count ["service" "outcome"]
+    "watermaster_schema_requests_total" Counter Count ["service" "outcome" (cache::Outcome::VARIANTS)]
         "Requests to the schema registry, by outcome; all 0 without avro or protobuf in client_from."
-        Service |s, out| out.put_each(SCHEMA_OUTCOMES, s.newest.engine.schema_requests), uncharted
+        Service |s, out| out.put_each(s.newest.engine.schema_requests), uncharted
         "all 0 without a schema registry; *Platform › Paused partitions* shows the partitions that wait for one, and \
          the log says why";
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
-        Service retention;
+        Service |s, out| s.newest.sources.retention.iter()
+            .for_each(|(topic, time)| out.put_with(&[topic], time.as_secs_f64()));
     "watermaster_source_partitions" Gauge Count ["service" "topic"]
         "Partitions that a source topic has, assigned here or not; 0 until a broker told it."
-        Service partitions;
+        Service |s, out| s.newest.sources.retention.iter()
+            .for_each(|(topic, _)| out.put_with(&[topic], s.observed.partitions.get(topic).copied().unwrap_or(0)));
     "watermaster_target_lag_records" Gauge Records ["service" "consumer_group"]
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
-        Service target_lag;
+        Service |s, out| s.observed.target_lag.iter().for_each(|(group, lag)| out.put_with(&[group], lag));
     "watermaster_max_open_records" Gauge Records ["service"]
         "The most admitted records that the target's own consumer group may leave open (max_open); missing without it."
         Service |s, out| s.open[0].into_iter().for_each(|max| out.put(max)), uncharted
@@ -279,10 +287,10 @@ metrics! {
         "most services have no bound; where one has, *Service › Lag of the service* shows the same records";
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
         "Open offsets of the dead-letter topics: not redriven or parked by any job, nor closed; missing while unknown."
-        Service dead_letter_offsets;
+        Service |s, out| s.observed.unread.iter().for_each(|unread| out.put(unread.offsets));
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
-        Service dead_letter_age;
+        Service |s, out| s.observed.unread.iter().for_each(|unread| out.put(age(unread.oldest_ms)));
 
     // ## Pace: only with `[service.pace]`
     "watermaster_capacity_found_units" Gauge Records ["service"]
@@ -318,17 +326,18 @@ metrics! {
     "watermaster_stuck_partitions" Gauge Count ["service"]
         "Partitions of the target with open records that saw no commit for a minute."
         Service |s, out| put_pace(s, out, |pace| Some(pace.stuck_partitions as f64));
-    "watermaster_capacity_changes_total" Counter Count ["service" "direction" "cause"]
+    "watermaster_capacity_changes_total" Counter Count
+        ["service" "direction" (&["up", "down"]) "cause" (ChangeCause::VARIANTS)]
         "Changes of the found capacity."
-        Service capacity_changes;
-    "watermaster_pace_state" Gauge Bool ["service" "state"]
+        Service |s, out| s.pace.iter().for_each(|pace| out.put_each_pair(&pace.changes));
+    "watermaster_pace_state" Gauge Bool ["service" "state" (PaceState::VARIANTS)]
         "1 for the state of the search for the capacity, 0 for the others."
-        Service pace_state;
+        Service |s, out| s.pace.iter().for_each(|pace| out.put_one_of(pace.state.into_str()));
 
     // ## Group: all 0 with `scope = "instance"`
     "watermaster_group_members" Gauge Count ["service"]
         "Live members of the group that shares the capacity, as this instance sees it."
-        Service |s, out| out.put(live_members(s));
+        Service |s, out| out.put(s.newest.group.figures.members.iter().filter(|member| member.state == "live").count());
     "watermaster_group_configurations" Gauge Count ["service"]
         "Different configurations among the live members of the group and this instance; all should have one."
         Service |s, out| out.put(s.newest.group.figures.configurations);
@@ -344,9 +353,9 @@ metrics! {
     "watermaster_group_circulating_units" Gauge Records ["service"]
         "The capacity that the members hold or give to one another now, as this instance sees it."
         Service |s, out| out.put(s.newest.group.figures.circulating);
-    "watermaster_group_openings_total" Counter Count ["service" "seat"]
+    "watermaster_group_openings_total" Counter Count ["service" "seat" (OpenedSeat::VARIANTS)]
         "Openings that this instance began: of its own seat, of seats of members that stopped, and of the bank."
-        Service |s, out| out.put_each(OpenedSeat::VARIANTS, s.newest.group.openings);
+        Service |s, out| out.put_each(s.newest.group.openings);
     "watermaster_group_claims_total" Counter Count ["service"]
         "Seats of members that stopped, taken over by this instance with their capacity."
         Service |s, out| out.put(s.newest.group.claims);
@@ -358,7 +367,7 @@ metrics! {
         Service |s, out| out.put(s.newest.group.log_behind.as_secs_f64());
 
     // ## Rules: only with `rules_topic`, but for the number of rules
-    "watermaster_rules" Gauge Count ["service" "origin" "state"]
+    "watermaster_rules" Gauge Count ["service" "origin" "state" (&RULE_STATES)]
         "Rules by origin and state, without tables."
         Service |s, out| put_numbers(&s.rules.rules, out);
     "watermaster_rules_changes_total" Counter Count ["service" "verb" "result"]

@@ -4,6 +4,7 @@ mod rules;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use strum::VariantNames as _;
 use watermaster_api::{ChangeView, ClientGroupView};
 use watermaster_core::policy::{GroupPolicy, Mode};
 use watermaster_core::{delays::Histogram, reason::Reason, units::Weight};
@@ -201,7 +202,7 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
         let labels = with(("decision", "admitted"));
         assert_eq!(sample(&samples, "watermaster_records_total", &labels), Some(0.0));
     }
-    for cause in crate::snapshot::ALLOCATION_CAUSES {
+    for cause in watermaster_core::throttle::Cause::VARIANTS {
         let labels = [("service", "kyc"), ("cause", cause)];
         assert_eq!(sample(&samples, "watermaster_allocations_total", &labels), Some(0.0));
     }

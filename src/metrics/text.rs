@@ -32,10 +32,28 @@ impl<'a> Samples<'a> {
     }
 
     /// Writes a sample for each value of the last label.
-    pub(super) fn put_each<V: Display>(&mut self, names: &[&str], values: impl IntoIterator<Item = V>) {
-        for (name, value) in names.iter().zip(values) {
+    pub(super) fn put_each<V: Display>(&mut self, values: impl IntoIterator<Item = V>) {
+        for (name, value) in self.last_names().iter().zip(values) {
             self.put_with(&[name], value);
         }
+    }
+
+    /// Writes 1 for this value of the last label, 0 for the others.
+    pub(super) fn put_one_of(&mut self, one: &str) {
+        self.put_each(self.last_names().iter().map(|name| u8::from(*name == one)));
+    }
+
+    /// Writes a sample for each pair of values of the last two labels.
+    pub(super) fn put_each_pair<V: Display, const N: usize>(&mut self, values: &[[V; N]]) {
+        for (first, values) in self.metric.values[0].1.iter().zip(values) {
+            for (second, value) in self.last_names().iter().zip(values) {
+                self.put_with(&[first, second], value);
+            }
+        }
+    }
+
+    fn last_names(&self) -> &'static [&'static str] {
+        self.metric.values.last().expect("the table has the values of the label").1
     }
 
     /// Writes the sample of a partition.

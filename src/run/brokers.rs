@@ -22,11 +22,11 @@ pub(super) fn check(
         for handle in handles {
             // Another start of the process would bring no broker back.
             handle.heartbeat.beat(Instant::now());
-            handle.show_trouble(format!("no broker can be reached: {}", unreachable.last_error));
+            handle.cell.show_trouble(format!("no broker can be reached: {}", unreachable.last_error));
         }
         log_limiter.warn("unreachable", |_| warn!("{unreachable}; waiting for the brokers"));
         keeps_waiting(unreachable)
     });
-    handles.iter().for_each(|handle| handle.show_trouble(STARTING.to_owned()));
+    handles.iter().for_each(|handle| handle.cell.show_trouble(STARTING.to_owned()));
     report
 }

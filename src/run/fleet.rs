@@ -159,19 +159,14 @@ impl Launch {
             kafka: settings.kafka,
             accept_foreign_offsets,
             facts,
-            cell: handle.cell,
-            heartbeat: handle.heartbeat,
-            inbox: handle.inbox,
-            open: handle.open,
-            rules: handle.rules,
-            shutdown: handle.stop,
+            handle,
         };
         engine::run(job).is_ok()
     }
 }
 
 fn mark_not_started(handle: &ServiceHandle, why: String) {
-    handle.show_trouble(why);
+    handle.cell.show_trouble(why);
     handle.heartbeat.stop();
 }
 

@@ -1,15 +1,6 @@
 //! The series that queries can use, derived from the table of metrics, with their labels and the known label values.
 
-use strum::VariantNames;
-use watermaster::metrics::table::{CHANGE_DIRECTIONS, Metric, MetricKind, TABLE};
-use watermaster::rules::RULE_STATES;
-use watermaster::snapshot::{
-    ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
-};
-use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::group::driver::OpenedSeat;
-use watermaster_core::pace::{ChangeCause, PaceState};
-use watermaster_core::reason::Reason;
+use watermaster::metrics::table::{Metric, MetricKind, TABLE};
 
 /// Labels that a scrape adds; some only in Kubernetes.
 const SCRAPED: [&str; 5] = ["cluster", "namespace", "job", "instance", "pod"];
@@ -46,30 +37,11 @@ impl Series {
 
     /// Returns all values of a label, if they are known.
     pub fn values(self, label: &str) -> Option<Vec<String>> {
-        let name = self.metric.name;
         if label == "le" && self.is_bucket {
             let bounds = self.metric.buckets.iter().map(f64::to_string);
             return Some(bounds.chain(["+Inf".to_owned()]).collect());
         }
-        let known: &[&str] = match label {
-            "mode" => &["shape", "reject"],
-            "decision" => &["admitted", "rejected"],
-            "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS,
-            "reason" => Reason::NAMES,
-            "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES,
-            "cause" if name.ends_with("capacity_changes_total") => ChangeCause::VARIANTS,
-            "cause" => PRODUCER_CAUSES,
-            "outcome" if name.contains("_schema_") => SCHEMA_OUTCOMES,
-            "direction" => &CHANGE_DIRECTIONS,
-            "state" if name == "watermaster_rules" => &RULE_STATES,
-            "state" => PaceState::VARIANTS,
-            "seat" => OpenedSeat::VARIANTS,
-            "outcome" => ROUND_OUTCOMES,
-            "phase" => Phase::VARIANTS,
-            "class" => ErrorClass::VARIANTS,
-            "found" => &RESYNCED,
-            _ => return None,
-        };
+        let (_, known) = self.metric.values.iter().find(|(name, _)| *name == label)?;
         Some(known.iter().map(|value| (*value).to_owned()).collect())
     }
 }

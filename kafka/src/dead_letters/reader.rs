@@ -16,7 +16,7 @@ use super::Positions;
 use crate::ask::{AskError, Asker};
 use crate::record::{Headers, NO_TIMESTAMP};
 use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
-use crate::{assign, client::KafkaError, ffi};
+use crate::{assign, client::KafkaError};
 
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
@@ -124,16 +124,11 @@ impl Reader {
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
     pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, AskError> {
-        let at = self.partitions.iter().map(|partition| (*partition, Offset::Offset(time_ms)));
-        let found = self.asker.consumer.offsets_for_times(self.topics.list_at(at), timeout);
-        let entries = ffi::entries(&found.map_err(|source| self.failed(source))?);
-        match entries.iter().find(|entry| entry.error != Code::NoError) {
-            Some(entry) => Err(self.failed(ClientError::OffsetFetch(entry.error))),
-            None => {
-                let known = entries.into_iter().filter(|entry| entry.offset >= 0);
-                Ok(known.map(|entry| (entry.partition, entry.offset)).collect())
-            }
-        }
+        let (at, deadline) = (Offset::Offset(time_ms), Instant::now() + timeout);
+        let found = assign::offsets(&self.asker.consumer, &self.topics, &self.partitions, at, deadline);
+        let found = found.map_err(|source| self.failed(source))?.into_iter();
+        // It is below zero where all records are older.
+        Ok(found.filter(|(_, offset)| *offset >= 0).map(|((_, partition), offset)| (partition, offset)).collect())
     }
 
     /// Returns the id of the topic, which another topic of the same name does not have; empty where the brokers tell

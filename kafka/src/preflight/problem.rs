@@ -19,8 +19,10 @@ pub struct Finding {
 }
 
 /// The severity of a finding. With an error, its service can't work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Severity {
+    #[strum(serialize = "note")]
     Info,
     Warning,
     Error,

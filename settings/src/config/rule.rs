@@ -8,7 +8,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 use watermaster_core::policy::{ClientPattern, Limit};
 use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
-use watermaster_core::units::Weight;
 
 use super::{ConfigErrors, schema, service, values};
 use crate::read_struct;
@@ -196,10 +195,7 @@ fn target(section: &Section<'_>) -> Option<RuleTarget> {
 }
 
 fn effects(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Effects> {
-    fn optional<T: crate::reader::FromText>(section: &Section<'_>, key: &str) -> Option<Option<T>> {
-        section.optional_value(key)
-    }
-    let capacity = optional::<u64>(section, "capacity");
+    let capacity: Option<Option<u64>> = section.optional_value("capacity");
     if let (Some(Some(capacity)), Some(most)) = (capacity, most_capacity)
         && capacity > most
     {
@@ -207,15 +203,15 @@ fn effects(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Effects>
         section.refuse("capacity", problem, format!("{most} or less"));
     }
     read_struct!(Effects {
-        weight: optional::<Weight>(section, "weight"),
+        weight: section.optional_value("weight"),
         limits: limits(section),
-        max_delay: optional::<Duration>(section, "max_delay"),
-        hold: optional::<bool>(section, "hold"),
+        max_delay: section.optional_value("max_delay"),
+        hold: section.optional_value("hold"),
         expire_before_ms: section.optional("expire_before", values::moment),
         // An empty text names the unlisted clients.
         group: section.optional("group", |text| if text.is_empty() { Ok(String::new()) } else { values::client(text) }),
         capacity: capacity,
-        enforce: optional::<bool>(section, "enforce"),
+        enforce: section.optional_value("enforce"),
         pace_observes: section.optional("pace", |text| text.parse().map(|_: values::RulePace| true)),
     })
 }

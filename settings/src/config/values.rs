@@ -10,7 +10,10 @@ use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{LAST_MS, Ratio, Weight};
 
 use crate::client_id::MAX_CLIENT_BYTES;
-use crate::model::{ClientFrom, SchemaFormat};
+use crate::model::{
+    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable,
+    Role, SchemaFormat, StartFrom,
+};
 use crate::pattern::{PatternError, TopicPattern};
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
 use crate::token::TokenError;
@@ -99,15 +102,15 @@ pub enum Scale {
 
 const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
 
-impl Choice for Lending {}
-impl Choice for Mode {}
-impl Choice for Control {}
-impl Choice for Scope {}
-impl Choice for Window {}
-impl Choice for CatchUp {}
-impl Choice for Overflow {}
-impl Choice for RulePace {}
-impl Choice for Scale {}
+macro_rules! choices {
+    ($($type:ty),*) => { $(impl Choice for $type {})* };
+}
+
+choices!(Lending, Mode, Control, Scope, Window, CatchUp, Overflow, RulePace, Scale);
+choices!(
+    Delivery, GroupProtocol, StartFrom, OnForeignOffset, OnDataLoss, OnUndeliverable, DeadLetterHeaders, LogFormat,
+    Role
+);
 
 impl FromText for Weight {
     fn from_text(text: &str, _: Kind) -> Result<Weight, ValueError> {

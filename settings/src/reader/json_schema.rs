@@ -81,6 +81,10 @@ fn of_kind(kind: Kind) -> Value {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/support/json_schema.rs"]
+mod checker;
+
+#[cfg(test)]
 mod tests {
     use std::path::Path;
 
@@ -98,67 +102,11 @@ mod tests {
         }
     }
 
-    /// Returns whether a value satisfies a schema, by the keywords that [`Schema::to_json_schema`] uses.
-    fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
-        schema.as_object().unwrap().iter().all(|(keyword, rule)| keyword_holds(root, schema, keyword, rule, value))
-    }
-
-    fn keyword_holds(root: &Value, schema: &Value, keyword: &str, rule: &Value, value: &Value) -> bool {
-        let rules = || rule.as_array().unwrap().iter();
-        match (keyword, value) {
-            ("$schema" | "title" | "description" | "default" | "definitions", _) => true,
-            ("$ref", _) => is_valid(root, &root["definitions"]["variable"], value),
-            ("anyOf", _) => rules().any(|rule| is_valid(root, rule, value)),
-            ("enum", _) => rules().any(|rule| rule == value),
-            ("type", _) if rule.is_array() => rules().any(|rule| is_of_type(value, rule)),
-            ("type", _) => is_of_type(value, rule),
-            ("minimum", Value::Number(_)) => value.as_i64() >= rule.as_i64(),
-            ("maximum", Value::Number(_)) => value.as_u64() <= rule.as_u64(),
-            ("pattern", Value::String(text)) => text.contains("${"),
-            ("minItems", Value::Array(items)) => items.len() as u64 >= rule.as_u64().unwrap(),
-            ("items", Value::Array(items)) => items.iter().all(|item| is_valid(root, rule, item)),
-            ("required", Value::Object(table)) => rules().all(|key| table.contains_key(key.as_str().unwrap())),
-            ("properties", Value::Object(table)) => {
-                let rules = rule.as_object().unwrap().iter();
-                rules
-                    .filter_map(|(key, rule)| Some((rule, table.get(key)?)))
-                    .all(|(rule, value)| is_valid(root, rule, value))
-            }
-            ("additionalProperties", Value::Object(table)) => {
-                let others = table.iter().filter(|(key, _)| schema["properties"].get(key).is_none());
-                others.into_iter().all(|(_, value)| *rule != json!(false) && is_valid(root, rule, value))
-            }
-            (
-                "minimum"
-                | "maximum"
-                | "pattern"
-                | "minItems"
-                | "items"
-                | "required"
-                | "properties"
-                | "additionalProperties",
-                _,
-            ) => true,
-            _ => panic!("the test knows no keyword {keyword}"),
-        }
-    }
-
-    fn is_of_type(value: &Value, name: &Value) -> bool {
-        match name.as_str().unwrap() {
-            "object" => value.is_object(),
-            "array" => value.is_array(),
-            "string" => value.is_string(),
-            "boolean" => value.is_boolean(),
-            "integer" => value.is_u64() || value.is_i64(),
-            "number" => value.is_number(),
-            other => panic!("the test knows no type {other}"),
-        }
-    }
-
-    fn satisfies(text: &str) -> bool {
+    /// Returns how a file differs from the schema.
+    fn problems(text: &str) -> Vec<String> {
         let root = tree::parse(text, Path::new("w.toml")).unwrap_or_else(|error| panic!("{error}"));
         let schema = SCHEMA.to_json_schema();
-        is_valid(&schema, &schema, &to_json(&NodeContent::Table(root)))
+        checker::problems(&schema, &schema, &to_json(&NodeContent::Table(root)), "file")
     }
 
     #[test]
@@ -168,7 +116,7 @@ mod tests {
         let files: Vec<_> = files.filter(|path| path.is_file()).collect();
         assert!(files.len() >= 3);
         for file in files {
-            assert!(satisfies(&std::fs::read_to_string(&file).unwrap()), "{}", file.display());
+            assert_eq!(problems(&std::fs::read_to_string(&file).unwrap()), [""; 0], "{}", file.display());
         }
     }
 
@@ -193,9 +141,9 @@ mod tests {
             ("[[service.source]]", "[service.source]", false),
         ] {
             assert!(right.contains(from), "{from}");
-            assert_eq!(satisfies(&right.replacen(from, to, 1)), is_right, "{to}");
+            assert_eq!(problems(&right.replacen(from, to, 1)).is_empty(), is_right, "{to}");
         }
-        assert!(!satisfies("[kafka]"), "a service is required");
+        assert!(!problems("[kafka]").is_empty(), "a service is required");
     }
 
     #[test]

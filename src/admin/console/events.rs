@@ -21,7 +21,7 @@ use super::{Console, MAX_PAGES};
 use crate::admin::openapi::schema;
 use crate::admin::pool::busy;
 use crate::admin::server::LongAnswer;
-use crate::admin::{Served, find, refusal};
+use crate::admin::{HttpRefusal, Served, find, refusal};
 
 /// The number of bytes at which an event with earlier samples ends, so that a page costs little memory.
 const HISTORY_EVENT_BYTES: usize = 32 << 10;
@@ -40,15 +40,12 @@ pub(in crate::admin) fn event_schema(generator: &mut SchemaGenerator) -> Schema 
 pub(in crate::admin) async fn events(
     State(served): State<Arc<Served>>, Extension(connection): Extension<LongAnswer>,
     path: Result<Path<String>, PathRejection>, headers: HeaderMap,
-) -> Response {
+) -> Result<Response, HttpRefusal> {
     let Ok(Path(name)) = path else {
-        return refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" }));
+        return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" })));
     };
     let has_ms = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    match find(&served.state, &name) {
-        Ok(service) => follow(&served.console, &service.name, has_ms, connection),
-        Err(unknown) => *unknown,
-    }
+    follow(&served.console, &find(&served.state, &name)?.name, has_ms, connection)
 }
 
 /// Answers with the last second of each service.
@@ -56,9 +53,11 @@ pub(in crate::admin) async fn now(State(served): State<Arc<Served>>) -> Response
     ([(header::CONTENT_TYPE, "application/json")], served.console.recorder.newest()).into_response()
 }
 
-fn follow(console: &Console, service: &str, has_ms: Option<u64>, connection: LongAnswer) -> Response {
+fn follow(
+    console: &Console, service: &str, has_ms: Option<u64>, connection: LongAnswer,
+) -> Result<Response, HttpRefusal> {
     let Ok(page) = Arc::clone(&console.pages).try_acquire_owned() else {
-        return busy(&format!("{MAX_PAGES} pages of the console are open, and no more are allowed"));
+        return Err(busy(&format!("{MAX_PAGES} pages of the console are open, and no more are allowed")));
     };
     let Subscription { now, samples, events } = console.recorder.subscribe(service, has_ms);
     let samples = samples.into_iter();
@@ -69,7 +68,7 @@ fn follow(console: &Console, service: &str, has_ms: Option<u64>, connection: Lon
         // nginx would keep events back to fill its buffer.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    (headers, Body::new(stream)).into_response()
+    Ok((headers, Body::new(stream)).into_response())
 }
 
 /// An answer that goes on: first the present state and the earlier samples, then the news, as they come.

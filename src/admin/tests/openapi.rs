@@ -1,57 +1,9 @@
 use super::*;
 
-/// Compares a value with a schema, as far as the schemas of this description go. Fields that a schema does not name are
-/// problems too: a description that misses a field is of little use.
-fn problems(document: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
-    if let Some(path) = schema["$ref"].as_str() {
-        let target = document.pointer(path.trim_start_matches('#'));
-        return problems(document, target.unwrap_or_else(|| panic!("{path} leads nowhere")), value, at, found);
-    }
-    if let Some(choices) = schema["anyOf"].as_array() {
-        let fits = |choice: &Value| {
-            let mut found = Vec::new();
-            problems(document, choice, value, at, &mut found);
-            found.is_empty()
-        };
-        if !choices.iter().any(fits) {
-            found.push(format!("{at}: {value} fits none of {choices:?}"));
-        }
-        return;
-    }
-    let types = match &schema["type"] {
-        Value::Array(types) => types.clone(),
-        Value::Null => return,
-        one => vec![one.clone()],
-    };
-    let is_a = |name: &str| match name {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64(),
-        "number" => value.is_number(),
-        "null" => value.is_null(),
-        other => panic!("{at}: the type {other:?}"),
-    };
-    if !types.iter().any(|name| is_a(name.as_str().unwrap())) {
-        return found.push(format!("{at}: {value} is none of {types:?}"));
-    }
-    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-        problems(document, &schema["items"], item, &format!("{at}[{index}]"), found);
-    }
-    let Some(fields) = value.as_object() else { return };
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    found.extend(required.filter(|name| !fields.contains_key(*name)).map(|name| format!("{at}.{name} is missing")));
-    for (name, field) in fields {
-        match (schema["properties"].get(name), schema.get("additionalProperties")) {
-            (Some(schema), _) | (None, Some(schema)) => {
-                problems(document, schema, field, &format!("{at}.{name}"), found)
-            }
-            (None, None) if schema.get("properties").is_none() => {}
-            (None, None) => found.push(format!("{at}.{name} is not described")),
-        }
-    }
-}
+#[path = "../../../tests/support/json_schema.rs"]
+mod json_schema;
+
+use json_schema::problems;
 
 /// Returns the schema of an answer.
 fn answer<'d>(document: &'d Value, path: &str, method: &str, status: &str) -> &'d Value {
@@ -89,13 +41,13 @@ fn every_answer_is_as_described() {
             };
             assert_eq!(status, expected, "{method} {path}: {body}");
             let body = serde_json::from_str(&body).unwrap();
-            problems(&document, answer(&document, path, method, &status.to_string()), &body, path, &mut found);
+            found.extend(problems(&document, answer(&document, path, method, &status.to_string()), &body, path));
         }
     }
     let schema = &document["paths"]["/v1/services/{name}/events"]["get"]["responses"]["200"]["content"];
     let schema = &schema["text/event-stream"]["schema"];
     for event in server.page("").take(1) {
-        problems(&document, schema, &event, "event", &mut found);
+        found.extend(problems(&document, schema, &event, "event"));
     }
     let (status, body) = server.json("/v1/services/kyc/clients/nope");
     let missing = answer(&document, "/v1/services/{name}/clients/{client}", "get", &status.to_string());
@@ -111,10 +63,8 @@ fn a_difference_is_seen() {
     let of = |change: &dyn Fn(&mut Value)| {
         let mut service = server.json("/v1/services/kyc").1;
         change(&mut service);
-        let mut found = Vec::new();
         let schema = answer(&document, "/v1/services/{name}", "get", "200");
-        problems(&document, schema, &service, "service", &mut found);
-        found.len()
+        problems(&document, schema, &service, "service").len()
     };
     assert_eq!(of(&|_| {}), 0);
     assert_eq!(of(&|service| service["capacity"] = json!("100")), 1);

@@ -1,7 +1,7 @@
 //! Waits for the members of version 0.2, which do not know the seats. This file goes with version 0.4.
 
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{sync::atomic::Ordering, thread};
 
 use tracing::{info, warn};
 
@@ -23,8 +23,8 @@ pub(super) fn wait(job: &Job, clock: &Clock) -> Result<(), StopCause> {
     let topic = job.service.former_control_topic(&job.kafka.group_id);
     let mut log = FormerLog::open(&job.kafka, &group_id(&job.kafka, &job.service), &topic, TIMEOUT)?;
     let mut told = Vec::new();
-    while !job.shutdown.load(Ordering::Relaxed) {
-        job.heartbeat.beat(Instant::now());
+    while !job.handle.is_stopped() {
+        job.handle.heartbeat.beat(Instant::now());
         let live = log.look(|| clock.now())?;
         if live.is_empty() {
             if !told.is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn wait(job: &Job, clock: &Clock) -> Result<(), StopCause> {
         if live != told {
             let reason = format!("waiting for members of the former version: {}", live.join(", "));
             warn!(service, "{reason}");
-            job.cell.show_trouble(reason);
+            job.handle.cell.show_trouble(reason);
             told = live;
         }
         thread::sleep(LOOK_INTERVAL);

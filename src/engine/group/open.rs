@@ -1,7 +1,7 @@
 //! Opens the control log of a service.
 
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{sync::atomic::Ordering, thread};
 
 use tracing::{info, warn};
 
@@ -74,10 +74,10 @@ pub(super) fn wait_for(job: &Job, clock: &Clock) -> Result<Option<SeatLog>, Stop
             Err(cause) if passes_by(&cause) => {}
             opened => return opened.map(Some),
         }
-        if job.shutdown.load(Ordering::Relaxed) {
+        if job.handle.is_stopped() {
             break;
         }
-        job.heartbeat.beat(Instant::now());
+        job.handle.heartbeat.beat(Instant::now());
         thread::sleep(RETRY_INTERVAL);
     }
     Ok(None)

@@ -3,18 +3,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use strum::VariantNames;
 use watermaster_api::{ChangeView, ClientGroupView, PastChange};
-use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
-use watermaster_core::reason::Reason;
+use watermaster_core::pace::PaceView;
 
-use super::CHANGE_DIRECTIONS;
 use crate::metrics::{InstanceFigures, ServiceMetrics, counters::Decisions, text::Samples};
-
-pub(super) fn live_members(service: &ServiceMetrics) -> usize {
-    service.newest.group.figures.members.iter().filter(|member| member.state == "live").count()
-}
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
     let (counts, sum) = decisions.delays();
@@ -34,32 +26,8 @@ pub(super) fn put_groups(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn
     }
 }
 
-pub(super) fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, _) in &service.newest.sources.retention {
-        out.put_with(&[topic], service.observed.partitions.get(topic).copied().unwrap_or(0));
-    }
-}
-
-pub(super) fn target_lag(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some((group, lag)) = &service.observed.target_lag {
-        out.put_with(&[group], *lag);
-    }
-}
-
-pub(super) fn dead_letter_offsets(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(unread) = service.observed.unread {
-        out.put(unread.offsets);
-    }
-}
-
-pub(super) fn dead_letter_age(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some(unread) = service.observed.unread {
-        out.put(age(unread.oldest_ms));
-    }
-}
-
 /// Returns the seconds since a time in milliseconds since 1970; 0 without a time.
-fn age(time_ms: Option<i64>) -> f64 {
+pub(super) fn age(time_ms: Option<i64>) -> f64 {
     let then = Duration::from_millis(time_ms.and_then(|time| u64::try_from(time).ok()).unwrap_or(0));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if then.is_zero() { 0.0 } else { now.saturating_sub(then).as_secs_f64() }
@@ -68,49 +36,6 @@ fn age(time_ms: Option<i64>) -> f64 {
 pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {
     if let Some(figure) = service.pace.as_deref().and_then(of) {
         out.put(figure);
-    }
-}
-
-pub(super) fn capacity_changes(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let Some(pace) = &service.pace else { return };
-    for (direction, counts) in CHANGE_DIRECTIONS.iter().zip(pace.changes) {
-        for (cause, count) in ChangeCause::VARIANTS.iter().zip(counts) {
-            out.put_with(&[direction, cause], count);
-        }
-    }
-}
-
-pub(super) fn pace_state(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let Some(pace) = &service.pace else { return };
-    put_one_of(PaceState::VARIANTS, pace.state.into_str(), out);
-}
-
-/// Writes 1 for this name, 0 for the others.
-pub(super) fn put_one_of(names: &[&str], one: &str, out: &mut Samples<'_>) {
-    out.put_each(names, names.iter().map(|name| u8::from(*name == one)));
-}
-
-pub(super) fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
-    out.put_each(Reason::NAMES, decisions.rejected_by_reason().iter().copied());
-}
-
-pub(super) fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.delivery.round_phases) {
-        out.put_histogram(&[phase], histogram);
-    }
-}
-
-pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.delivery.transaction_errors) {
-        for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
-            out.put_with(&[phase, class], *count);
-        }
-    }
-}
-
-pub(super) fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, time) in &service.newest.sources.retention {
-        out.put_with(&[topic], time.as_secs_f64());
     }
 }
 

@@ -2,14 +2,9 @@
 
 use std::{fmt::Write, path::Path};
 
-use strum::VariantNames;
-
-use crate::metrics::table::{CHANGE_DIRECTIONS, Metric, TABLE, Unit};
-use crate::rules::{CHANGE_RESULTS, RULE_STATES};
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
+use crate::metrics::table::{Metric, TABLE, Unit};
+use crate::rules::CHANGE_RESULTS;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
-use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::pace::{ChangeCause, PaceState};
 
 const HEAD: &str = "\
 # Metrics
@@ -81,23 +76,28 @@ records of no client, and clients that lost their label. |
 | `reason` of a rejection | [the reasons](dead-letters.md#reasons) of dead letters |
 ",
     );
-    push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
-    push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
-    push_values(page, "`cause` of a change of the found capacity", ChangeCause::VARIANTS);
-    push_values(page, "`direction` of such a change", &CHANGE_DIRECTIONS);
-    push_values(page, "`state` of the search for the capacity", PaceState::VARIANTS);
-    push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
-    push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
-    push_values(page, "`outcome` of a request to the schema registry", SCHEMA_OUTCOMES);
-    push_values(page, "`phase` of a round", Phase::VARIANTS);
-    push_values(page, "`class` of an error", ErrorClass::VARIANTS);
-    push_values(page, "`found` of a record", &RESYNCED);
-    push_values(page, "`state` of a rule", &RULE_STATES);
-    push_values(page, "`result` of a change of a rule", &CHANGE_RESULTS);
+    for (label, of, name) in [
+        ("reason", "a paused partition", "paused_partitions"),
+        ("cause", "an allocation", "allocations_total"),
+        ("cause", "a change of the found capacity", "capacity_changes_total"),
+        ("direction", "such a change", "capacity_changes_total"),
+        ("state", "the search for the capacity", "pace_state"),
+        ("cause", "a producer's replacement", "producer_recreations_total"),
+        ("outcome", "a round", "rounds_total"),
+        ("outcome", "a request to the schema registry", "schema_requests_total"),
+        ("phase", "a round", "round_phase_seconds"),
+        ("class", "an error", "transaction_errors_total"),
+        ("found", "a record", "resynced_records_total"),
+        ("state", "a rule", "rules"),
+    ] {
+        let metric = TABLE.iter().find(|metric| metric.name == format!("watermaster_{name}")).unwrap();
+        push_values(page, label, of, metric.values.iter().find(|(name, _)| *name == label).unwrap().1);
+    }
+    push_values(page, "result", "a change of a rule", &CHANGE_RESULTS);
 }
 
-fn push_values(page: &mut String, label: &str, values: &[&str]) {
-    let _ = writeln!(page, "| {label} | `{}` |", values.join("`, `"));
+fn push_values(page: &mut String, label: &str, of: &str, values: &[&str]) {
+    let _ = writeln!(page, "| `{label}` of {of} | `{}` |", values.join("`, `"));
 }
 
 fn push_buckets(page: &mut String) {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use watermaster_kafka::record::NO_TIMESTAMP;
+use watermaster_kafka::record::{NO_TIMESTAMP, Origin};
 use watermaster_kafka::source_log::{LogEvent, SourceLog};
 use watermaster_settings::Service;
 
@@ -99,11 +99,11 @@ impl<'l, W: Write> Merge<'l, W> {
         loop {
             match self.log.next(index, EVENT_TIMEOUT)? {
                 LogEvent::End => return Ok(true),
-                LogEvent::Record { record, append_time } => {
-                    let (offset, timestamp_ms) = (record.origin.offset, record.origin.timestamp_ms);
-                    let source = &self.service.sources[record.origin.source.index()];
+                LogEvent::Record(record) => {
+                    let origin = record.origin;
+                    let source = &self.service.sources[origin.source.index()];
                     let record = sample(record, self.service, source, &mut self.writer);
-                    self.place(index, offset, timestamp_ms, append_time, record);
+                    self.place(index, origin, record);
                     return Ok(true);
                 }
                 LogEvent::Idle => {}
@@ -126,7 +126,8 @@ impl<'l, W: Write> Merge<'l, W> {
     }
 
     /// Gives a record its time, and notes what is odd about it.
-    fn place(&mut self, index: usize, offset: i64, timestamp_ms: i64, append_time: bool, record: TraceRecord) {
+    fn place(&mut self, index: usize, origin: Origin, record: TraceRecord) {
+        let Origin { offset, timestamp_ms, append_time, .. } = origin;
         let (position, facts) = (&mut self.positions[index], self.writer.partition(index as u32));
         if timestamp_ms != NO_TIMESTAMP {
             let at_ms = u64::try_from(timestamp_ms).unwrap_or(0);
