@@ -31,6 +31,21 @@ export class Palette {
   }
 }
 
+/** The seconds over which the rise or fall of the backlog is measured. */
+export const TREND_S = 15;
+
+/** Returns the rise of a backlog in records a second; null without enough samples that have it. */
+export function trend(samples, of = (sample) => sample.backlog) {
+  const last = samples.at(-1);
+  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
+  const passed = first ? (last.at_ms - first.at_ms) / 1000 : 0;
+  const rise = passed >= 5 ? (of(last) - of(first)) / passed : NaN;
+  return Number.isNaN(rise) ? null : rise;
+}
+
+/** Tells whether a backlog neither grows nor shrinks: it would take more than an hour to double, or to go. */
+export const isSteady = (rise, backlog) => Math.abs(rise) < Math.max(0.5, backlog / 3600);
+
 /** Returns a figure of each sample as the mean rate of the seconds before it. */
 export function rates(samples, window, of) {
   let from = 1;

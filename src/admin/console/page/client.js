@@ -2,7 +2,7 @@
 
 import { card, facts, h, id, table } from './dom.js';
 import { get, poll } from './api.js';
-import { Chart, Palette, layers, withoutFirst } from './chart.js';
+import { Chart, Palette, rates } from './chart.js';
 import { hrefOf } from './overview.js';
 import { bytes, count, decimal, perCycle, percent, records, seconds } from './format.js';
 import { reasons } from './letters.js';
@@ -65,7 +65,7 @@ export function clientView(service, name) {
   const body = h('div', {});
   const rejected = h('div', {});
   const [actions, rules] = [h('div', {}, clientActions(service, name)), h('div', {})];
-  const palette = new Palette();
+  const palette = service.palette ??= new Palette();
   const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
   const delayed = new Chart({ title: 'Delayed records', unit: 'delayed records', height: 160 });
   admitted.element.hidden = delayed.element.hidden = true;
@@ -100,9 +100,11 @@ export function clientView(service, name) {
       const times = samples.map((sample) => sample.at_ms);
       const figure = (at) => (sample) => sample.clients[0]?.[1][at] ?? 0;
       const granted = mine.slice(1).map((sample) => figure(1)(sample) / now.cycle_seconds);
-      const stack = layers(mine, palette, 0, figure(0), Math.max(3, Math.min(now.cycle_seconds, 30)));
-      admitted.update(times.slice(1), withoutFirst(stack), { name: 'granted', values: granted });
-      delayed.update(times, layers(mine, palette, 2, figure(2), null));
+      palette.choose(samples, 0);
+      const layer = (values) => [{ name, colour: palette.of(name), values }];
+      const admissions = rates(mine, Math.max(3, Math.min(now.cycle_seconds, 30)), figure(0)).slice(1);
+      admitted.update(times.slice(1), layer(admissions), { name: 'granted', values: granted });
+      delayed.update(times, layer(mine.map(figure(2))));
     }
     draw();
   }

@@ -2,7 +2,7 @@
 
 import { h, id, keyed } from './dom.js';
 import { poll } from './api.js';
-import { bar, Palette } from './chart.js';
+import { bar, isSteady, Palette, trend } from './chart.js';
 import { count, plural, records, seconds, perCycle } from './format.js';
 
 export const hrefOf = (...parts) => `#/${parts.map(encodeURIComponent).join('/')}`;
@@ -42,11 +42,14 @@ export function instances({ group, capacity }) {
   }));
 }
 
-function delayed({ enforce, done, shadow, longest_wait: waits, known_clients: known }) {
+function delayed({ enforce, done, shadow, longest_wait: waits, known_clients: known }, samples) {
   const backlog = enforce ? done.backlog : shadow.backlog;
   if (backlog === 0) return `No record is delayed. ${plural(known, 'client')} known.`;
   const oldest = waits && [', the oldest for ', seconds(waits.seconds), ' (', id(waits.client), ')'];
-  return [records(backlog), enforce ? ' delayed' : ' would be delayed', oldest, '.'];
+  const rise = samples.length ? trend(samples) : null;
+  const moves = rise !== null && !isSteady(rise, backlog)
+    && `; they grow by ${records(Math.round(rise))} a second`.replace('grow by -', 'shrink by ');
+  return [records(backlog), enforce ? ' delayed' : ' would be delayed', oldest, moves, '.'];
 }
 
 /** Makes the keys of the colours of clients. */
@@ -75,7 +78,7 @@ export function overview(known) {
       card.lastChild.replaceChildren(state(now),
         h('p', { class: 'big' }, h('b', {}, count(now.window_admitted)), of),
         kept.length ? used(now, kept, palette) : '', keys(names, palette),
-        h('p', {}, delayed(now)), h('h3', {}, 'Instances'), instances(now));
+        h('p', {}, delayed(now, kept)), h('h3', {}, 'Instances'), instances(now));
     });
   });
   return { title: 'Services', element: h('div', {}, h('h1', {}, 'Services'), cards), close: stop };

@@ -3,7 +3,8 @@
 import { card, h, id, keyed, setText, table } from './dom.js';
 import { get, poll, send } from './api.js';
 import { hrefOf, state } from './overview.js';
-import { tabs, trend } from './service.js';
+import { trend } from './chart.js';
+import { tabs } from './service.js';
 import { count, moment, plural, seconds } from './format.js';
 
 const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 'from', 'until', 'disabled', 'note'];

@@ -1,32 +1,21 @@
 // One service: who wants more than its share, who lends, who waits, and since when.
 
 import { card, h, id, listed, setText } from './dom.js';
-import { Chart, Palette, layers, rates, withoutFirst } from './chart.js';
+import { Chart, Palette, TREND_S, isSteady, layers, rates, trend, withoutFirst } from './chart.js';
 import { Flow } from './flow.js';
 import { ClientTable } from './table.js';
 import { hrefOf, instances, state, used } from './overview.js';
 import { count, decimal, perCycle, plural, records, seconds } from './format.js';
 
-/** The seconds over which the rise or fall of the backlog is measured. */
-const TREND_S = 15;
 /** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
 const SMOOTH_S = 3;
-
-/** Returns the rise of a backlog in records a second; null without enough samples that have it. */
-export function trend(samples, of = (sample) => sample.backlog) {
-  const last = samples.at(-1);
-  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
-  const passed = first ? (last.at_ms - first.at_ms) / 1000 : 0;
-  const rise = passed >= 5 ? (of(last) - of(first)) / passed : NaN;
-  return Number.isNaN(rise) ? null : rise;
-}
 
 function backlogSays(samples, backlog, now) {
   const { enforce, held, capacity, cycle_seconds: cycle } = now;
   if (backlog === 0) return enforce ? 'No record is delayed.' : 'No record would be delayed.';
   const rise = trend(samples);
   if (rise === null) return 'Too few seconds are known to say how it moves.';
-  if (Math.abs(rise) < Math.max(0.5, backlog / 3600)) return 'It neither grows nor shrinks.';
+  if (isSteady(rise, backlog)) return 'It neither grows nor shrinks.';
   const above = `${count(Math.ceil(capacity + rise * cycle))} ${perCycle(cycle)}`;
   // Where the capacity is not used up, a limit may be what delays.
   const isFull = addUp(samples, now) && now.window_admitted > 0.9 * capacity;
@@ -110,7 +99,7 @@ export function tabs(name, current) {
 /** Shows a service. */
 export function serviceView(service) {
   const link = (client) => hrefOf('s', service.name, 'clients', client);
-  const palette = new Palette();
+  const palette = service.palette ??= new Palette();
   const titles = ['Capacity in use', 'Wants most', 'Waits within their share', 'Delayed'];
   const [capacity, flood, share, backlog] = titles.map((title) => new Tile(title));
   const head = h('div', {});
