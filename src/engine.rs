@@ -255,6 +255,7 @@ impl<'c> Engine<'c> {
                 continue;
             }
             if self.reporter.is_stale(now) {
+                self.meet_groups_of_others();
                 self.publish(now);
             }
             let wait = self.idle_time(now);

@@ -93,7 +93,7 @@ impl Rules {
     }
 
     /// Returns whether a rule, valid or not, has a pattern for groups.
-    pub(crate) fn has_patterns_of_groups(&self) -> bool {
+    pub fn has_patterns_of_groups(&self) -> bool {
         !self.of_groups.is_empty()
     }
 

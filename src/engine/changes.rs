@@ -67,7 +67,9 @@ impl Engine<'_> {
 
     fn change_rules(&mut self, now: Time) {
         let groups = self.throttle.clients().groups().iter().filter(|group| group.clients > 0);
-        self.policy.take_groups(groups.filter_map(|group| group.name.strip_suffix('/')).map(Arc::from));
+        let groups = groups.filter_map(|group| group.name.strip_suffix('/'));
+        let of_others = self.group.iter().flat_map(|group| group.groups_in_loads());
+        self.policy.take_groups(groups.chain(of_others).map(Arc::from));
         let policy = self.policy.look(clock::wall_ms());
         let (service, capacity, enforce) = (&self.job.service.name, policy.capacity, policy.enforce);
         info!(service, capacity, enforce, "other rules are valid now");
@@ -76,6 +78,15 @@ impl Engine<'_> {
         }
         self.throttle.handle_rules(now, policy);
         self.publish(now);
+    }
+
+    /// Notes the groups that records of other instances made: all of them share the capacity out by the same groups.
+    pub(super) fn meet_groups_of_others(&mut self) {
+        let policy = self.throttle.policy();
+        if policy.names_groups && policy.rules.has_patterns_of_groups() {
+            let groups = self.group.iter().flat_map(|group| group.groups_in_loads());
+            groups.filter(|name| policy.would_make_group(name)).for_each(|name| self.policy.meet_group(name));
+        }
     }
 
     /// Takes over the policy of the configuration that was changed.

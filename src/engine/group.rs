@@ -302,6 +302,11 @@ impl GroupMember {
         self.change(job, configured, policy);
     }
 
+    /// Returns the groups of clients that the members' loads name, perhaps repeatedly.
+    pub(super) fn groups_in_loads(&self) -> impl Iterator<Item = &str> {
+        self.driver.member().groups_in_loads()
+    }
+
     /// Leaves the group, and waits until the others can know.
     pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>) {
         let until = clock.now() + LEAVE_TIMEOUT;

@@ -69,19 +69,22 @@ fn a_flood_delays_neither_its_siblings_nor_others() {
     }
 }
 
-/// A pattern of a rule makes a group of each topic whose records come. Records before that count as one client with the
-/// group's name.
+/// A pattern of a rule makes a group of each topic whose records come, at all instances: they share the capacity out by
+/// the same groups. Records before that count as one client with the group's name.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn a_pattern_of_a_rule_makes_groups() {
     let broker = Broker::of_this_run();
+    // One of the two instances reads the only partition of each topic.
     let rig = Rig::new(&broker, "made-groups", 2, 1, TargetTime::Append);
     let keys = "client_from = [\"header:client-id\"]\ngroup_from = [\"topic\"]";
     let rule = "[[service.rule]]\nname = \"tier\"\ngroups = [\"topic-*\"]\nweight = 2\n";
-    let mut instance = Watermaster::start(&rig.config(rig.service(CAPACITY, "1s", keys, rule)));
+    let config = rig.config(rig.service(CAPACITY, "1s", keys, rule));
+    let mut instances = Watermaster::start_all(&config, &["one", "two"]);
     let named = |instance: &Watermaster, list: &str| -> Vec<String> {
         let service = instance.service("kyc");
-        let entries = service[list].as_array().expect("a list").iter();
+        // Without groups there is no list of them.
+        let entries = service[list].as_array().into_iter().flatten();
         entries.map(|entry| entry["name"].as_str().expect("a name").to_owned()).collect()
     };
     let producer = Producer::to(&broker);
@@ -90,16 +93,26 @@ fn a_pattern_of_a_rule_makes_groups() {
         producer.flush();
     };
     send(&rig.sources[..1], 0);
-    wait_until("the first group", DRAIN_TIMEOUT, || named(&instance, "groups") == ["", "topic-0"]);
-    send(&rig.sources, 1);
-    wait_until("both groups", DRAIN_TIMEOUT, || named(&instance, "groups") == ["", "topic-0", "topic-1"]);
-    send(&rig.sources, 3);
+    wait_until("the first group, at its instance", DRAIN_TIMEOUT, || {
+        instances.iter().any(|one| named(one, "groups") == ["", "topic-0"])
+    });
+    // From now on the group's clients have loads, which tell the other instance.
+    let mut sent = 1;
+    wait_until("both groups at both instances", DRAIN_TIMEOUT, || {
+        send(&rig.sources, sent);
+        sent += 2;
+        instances.iter().all(|one| named(one, "groups") == ["", "topic-0", "topic-1"])
+    });
     let all = ["topic-0", "topic-0/web", "topic-1", "topic-1/web"];
     wait_until("the clients of both groups", DRAIN_TIMEOUT, || {
-        let mut names = named(&instance, "clients");
+        send(&rig.sources, sent);
+        sent += 2;
+        let mut names: Vec<String> = instances.iter().flat_map(|one| named(one, "clients")).collect();
         names.sort();
         names == all
     });
-    wait_until("all records are admitted", DRAIN_TIMEOUT, || rig.read_target().len() == 5);
-    assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+    wait_until("all records are admitted", DRAIN_TIMEOUT, || rig.read_target().len() as u64 == sent);
+    for instance in &mut instances {
+        assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+    }
 }

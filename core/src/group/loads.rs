@@ -49,6 +49,11 @@ impl ClientTable {
         &self.rows[number].name
     }
 
+    /// The names of all clients, in no order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.numbers.keys().map(|name| &**name)
+    }
+
     pub(crate) fn number(&self, name: &str) -> Option<usize> {
         self.numbers.get(name).map(|&number| number as usize)
     }

@@ -495,6 +495,11 @@ impl Member {
         self.split.group_ratio(name)
     }
 
+    /// Returns the groups of clients in the names of the clients that any member's loads name, perhaps repeatedly.
+    pub fn groups_in_loads(&self) -> impl Iterator<Item = &str> {
+        self.ledger.clients.names().filter_map(|name| Some(name.split_once('/')?.0))
+    }
+
     /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.
     pub fn splits(&self) -> u64 {
         self.split.count
