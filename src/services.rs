@@ -41,6 +41,8 @@ pub struct Change {
     /// The room for open records; the inner `None` is no bound.
     pub open_room: Option<Option<OpenRoom>>,
     pub sources: Option<Vec<Source>>,
+    /// The topic of a source was made anew: only another consumer reads it.
+    pub read_anew: bool,
     /// The brokers' answers about new source topics.
     pub facts: BTreeMap<String, TopicFacts>,
     /// The number of changes that were left until this one, which [`Inbox::leave`] sets.
@@ -71,6 +73,7 @@ impl Inbox {
         waiting.capacity = change.capacity.or(waiting.capacity.take());
         waiting.open_room = change.open_room.or(waiting.open_room.take());
         waiting.sources = change.sources.or(waiting.sources.take());
+        waiting.read_anew |= change.read_anew;
         waiting.facts.extend(change.facts);
     }
 

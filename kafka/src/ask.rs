@@ -160,6 +160,15 @@ impl Asker {
         }
     }
 
+    /// Returns the id of a topic, which another topic of the same name does not have; empty where the brokers tell none.
+    ///
+    /// # Errors
+    /// No broker answers in time, or the topic is refused.
+    pub fn topic_id(&self, topic: &str, timeout: Duration) -> Result<String, AskError> {
+        let id = assign::topic_id(&self.consumer, topic, timeout);
+        id.map_err(|source| AskError::Topic { topic: topic.to_owned(), source })
+    }
+
     /// Checks that topics exist.
     ///
     /// # Errors

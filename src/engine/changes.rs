@@ -51,6 +51,7 @@ impl Engine<'_> {
                 self.link.consumer.subscribe()?;
             }
         }
+        self.contact.reads_anew |= change.read_anew;
         // The room changes five times a second, and is in no snapshot.
         if is_news {
             self.publish(now);

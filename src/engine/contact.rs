@@ -28,11 +28,13 @@ pub(super) struct Contact<'c> {
     /// The last time that a connection to a broker broke.
     pub(super) broker_lost: Option<Time>,
     pub(super) membership: MembershipWatch,
+    /// The topic of a source was made anew.
+    pub(super) reads_anew: bool,
 }
 
 impl<'c> Contact<'c> {
     pub(super) fn new(last: &'c mut Time, now: Time) -> Contact<'c> {
-        Contact { last, broker_lost: None, membership: MembershipWatch::new(now) }
+        Contact { last, broker_lost: None, membership: MembershipWatch::new(now), reads_anew: false }
     }
 
     /// Notes contact. If there was none for longer than a cycle (a late round, a stopped process, brokers away), the
@@ -146,10 +148,14 @@ impl MembershipWatch {
 }
 
 impl Engine<'_> {
-    /// Returns whether only another consumer can go on: this one is in no group, or it connects with old secrets. The
-    /// other clients are replaced with it then.
+    /// Returns whether only another consumer can go on: this one is in no group, it asks for a topic that was made anew,
+    /// or it connects with old secrets. The other clients are replaced with it then.
     pub(super) fn needs_consumer(&mut self, now: Time) -> Result<bool, StopCause> {
         self.renew_logins();
+        if self.contact.reads_anew {
+            self.reporter.counts.consumer_recreations += 1;
+            return Ok(true);
+        }
         if !self.link.consumer.has_old_secrets() {
             return Ok(self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter));
         }

@@ -250,7 +250,7 @@ metrics! {
         "Replaced producers, by cause."
         Service |s, out| out.put_each(s.newest.engine.delivery.producer_recreations);
     "watermaster_consumer_recreations_total" Counter Count ["service"]
-        "Consumers replaced because they were in no group although brokers answered, or because secrets had changed."
+        "Consumers replaced: in no group although brokers answered, other secrets, or a source that was made anew."
         Service |s, out| out.put(s.newest.engine.consumer_recreations);
     "watermaster_lost_records_total" Counter Records ["service"]
         "Source records that were deleted before they were read (on_data_loss = continue)."

@@ -14,7 +14,7 @@ use watermaster_kafka::{KafkaError, consumer::group_id};
 use watermaster_settings::{Kafka, Service};
 
 use super::{CHECK_INTERVAL, Parts, followers::Followers};
-use crate::services::ServiceHandle;
+use crate::services::{Change, ServiceHandle};
 use crate::snapshot::Observed;
 use dead_letters::DeadLetterWatch;
 
@@ -24,11 +24,17 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
 const LETTERS_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval between two questions for the ids of the sources, and the longest wait for one.
+const IDS_INTERVAL: Duration = Duration::from_secs(30);
+const ID_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The last answers about one service.
 #[derive(Default)]
 struct Subject {
     partitions: BTreeMap<String, usize>,
+    /// The id of each source's topic; empty where the brokers do not tell it. And the time of the last question.
+    ids: BTreeMap<String, String>,
+    ids_asked: Option<Instant>,
     dead_letters: DeadLetterWatch,
     /// The time of the last reading of the newest dead letters.
     letters_read: Option<Instant>,
@@ -69,6 +75,10 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
                 handle.cell.set_observed(subject.observe(&mut client, service, &stop));
+                for topic in subject.topics_made_anew(&mut client, service) {
+                    warn!(service = service.name, topic, "a source was made anew: reading it by another consumer");
+                    handle.inbox.leave(Change { read_anew: true, ..Change::default() });
+                }
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
                 read_letters(&running, &mut subjects);
@@ -107,6 +117,34 @@ impl Subject {
         });
         let unread = self.dead_letters.look(client, service);
         Observed { partitions: self.partitions.clone(), target_lag, unread }
+    }
+
+    /// Returns the sources with other ids than before. librdkafka does not notice a topic that was made anew if the
+    /// former one had changed its leader: it takes the lower leader epoch of the new one for one that is out of date,
+    /// and asks for the former one forever. A topic without an answer to the first question is not asked about again:
+    /// embedded brokers know no ids.
+    fn topics_made_anew(&mut self, client: &mut Client<'_>, service: &Service) -> Vec<String> {
+        if self.ids_asked.is_some_and(|at| at.elapsed() < IDS_INTERVAL) {
+            return Vec::new();
+        }
+        let Ok(asker) = client.get(service) else { return Vec::new() };
+        self.ids_asked = Some(Instant::now());
+        self.ids.retain(|topic, _| service.sources.iter().any(|source| source.topic == *topic));
+        let mut made_anew = Vec::new();
+        for source in &service.sources {
+            let known = self.ids.get(&source.topic);
+            if known.is_some_and(String::is_empty) {
+                continue;
+            }
+            let id = match (asker.topic_id(&source.topic, ID_TIMEOUT), known) {
+                (Ok(id), _) => id,
+                (Err(_), Some(_)) => continue,
+                (Err(_), None) => String::new(),
+            };
+            let former = self.ids.insert(source.topic.clone(), id.clone());
+            made_anew.extend(former.filter(|former| *former != id).map(|_| source.topic.clone()));
+        }
+        made_anew
     }
 
     /// Returns the service's consumer group and its lag, if there is one.
