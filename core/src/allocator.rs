@@ -72,7 +72,7 @@ pub enum Wants {
 }
 
 /// The records that one client may send in the next cycle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grant {
     /// Whole records; over all claims they add up to the capacity.
     pub records: u64,

@@ -9,16 +9,10 @@ use std::ops::{Index, IndexMut};
 const CHUNK: usize = 4096;
 
 /// A vector in chunks. It only grows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Chunks<T> {
     /// Arrays of a fixed length, so that an index into one needs no check.
     chunks: Vec<Box<[T; CHUNK]>>,
-}
-
-impl<T> Default for Chunks<T> {
-    fn default() -> Chunks<T> {
-        Chunks { chunks: Vec::new() }
-    }
 }
 
 impl<T: Default> Chunks<T> {

@@ -23,17 +23,11 @@ const CLIENT_BOUND_NANOS: [u64; CLIENT_BOUNDS.len()] = {
 };
 
 /// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Histogram {
     pub counts: [u64; BOUNDS.len() + 1],
     /// Seconds.
     pub sums: [f64; BOUNDS.len() + 1],
-}
-
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram { counts: [0; BOUNDS.len() + 1], sums: [0.0; BOUNDS.len() + 1] }
-    }
 }
 
 impl Histogram {

@@ -24,7 +24,7 @@ pub use rejections::PendingRejection;
 const CLOCK_JITTER_MS: u64 = 2;
 
 /// The partitions of a service, and their records that are not completed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     partitions: Vec<Partition>,
     /// Delayed records and pending rejections, by slot.
@@ -48,17 +48,7 @@ impl Ledger {
     /// A ledger without partitions. The wall clock is taken for the time of the calls until
     /// [`set_wall_clock`](Ledger::set_wall_clock).
     pub fn new(policy: &Policy) -> Ledger {
-        Ledger {
-            partitions: Vec::new(),
-            held: Chunks::default(),
-            rejecting: Vec::new(),
-            pending: (0, 0),
-            overflow: policy.overflow(),
-            paused: 0,
-            readings: VecDeque::new(),
-            map_room: MapRoom::new(policy),
-            wall_ahead_ms: 0,
-        }
+        Ledger { overflow: policy.overflow(), map_room: MapRoom::new(policy), ..Ledger::default() }
     }
 
     /// Changes to another policy. Recent admissions count over its cycle from now on.

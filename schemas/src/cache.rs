@@ -65,6 +65,7 @@ pub enum Trouble {
 }
 
 /// The schemas of one engine.
+#[derive(Default)]
 pub struct SchemaCache {
     settings: Option<SchemaRegistry>,
     schemas: HashMap<SchemaId, Schema>,
@@ -137,19 +138,7 @@ impl Schemas for SchemaCache {
 impl SchemaCache {
     /// Makes an empty cache. Its thread starts with the first question.
     pub fn new(settings: Option<SchemaRegistry>) -> SchemaCache {
-        SchemaCache {
-            settings,
-            schemas: HashMap::new(),
-            order: VecDeque::new(),
-            bytes: 0,
-            missing: HashSet::new(),
-            emptied: Duration::ZERO,
-            misses: 0,
-            forgiven: Duration::ZERO,
-            asked: BTreeMap::new(),
-            worker: None,
-            counts: Default::default(),
-        }
+        SchemaCache { settings, ..SchemaCache::default() }
     }
 
     /// Returns true if the registry has said what an id means.

@@ -142,7 +142,7 @@ impl Partition {
 }
 
 /// The split of an offset map's budget.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MapRoom {
     pub(super) budget: MapBudget,
     /// The bits that a partition's completed set may take.

@@ -21,7 +21,7 @@ const NEAR_PERCENT: u64 = 85;
 pub(super) type Changes = [[u64; ChangeCause::VARIANTS.len()]; 2];
 
 /// The estimate.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// In thousandths of a record per cycle; 0 while it is unknown.
     milli: u64,
@@ -55,17 +55,7 @@ pub(super) struct Check {
 
 impl Estimate {
     pub(super) fn new(milli: u64, changes: Changes, now: Time) -> Estimate {
-        Estimate {
-            milli,
-            too_high: None,
-            is_found: false,
-            raises: 0,
-            was_late: false,
-            in_episode: false,
-            cut_at: now,
-            raised_at: None,
-            changes,
-        }
+        Estimate { milli, cut_at: now, changes, ..Estimate::default() }
     }
 
     pub(super) fn milli(&self) -> u64 {

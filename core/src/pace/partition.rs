@@ -18,7 +18,7 @@ const FIRST_GAP: u64 = 5 * SECOND;
 const STUCK_AFTER: u64 = 60 * SECOND;
 
 /// A partition of the target, as the polls saw it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TargetPartition {
     /// The ends that the partition reached beyond the committed offset, each with the poll that saw it first.
     ledger: VecDeque<(Time, i64)>,
@@ -39,7 +39,7 @@ pub(super) struct TargetPartition {
 }
 
 /// The last commit of the service's group in a partition.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LastCommit {
     /// The poll that saw the commit.
     pub(super) at: Time,
@@ -60,16 +60,10 @@ pub(super) struct Signal {
 impl TargetPartition {
     pub(super) fn new(now: Time, end: i64, committed: i64) -> TargetPartition {
         let mut partition = TargetPartition {
-            ledger: VecDeque::new(),
             end: committed,
             commit: LastCommit { at: now, offset: committed, passed_until: now },
-            written_at: None,
-            gaps: VecDeque::new(),
             gap: FIRST_GAP,
-            delays: VecDeque::new(),
-            delay: 0,
-            usual: 0,
-            open_since: None,
+            ..TargetPartition::default()
         };
         partition.handle_offsets(now, end, committed);
         partition

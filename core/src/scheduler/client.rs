@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
 use super::limits::Limits;
-use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
+use crate::allocator::{Claim, Credit, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
@@ -54,7 +54,7 @@ impl Counts {
 ///
 /// The order of the fields is their order in memory: a decision in shape mode touches only the first three cache lines.
 /// With very many clients a decision waits for memory more than for anything else.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Client {
     pub name: Arc<str>,
@@ -111,32 +111,13 @@ impl Client {
         let group = queue.group;
         Client {
             name: Arc::from(name),
-            arrivals: 0,
-            waiting: 0,
             recalled_above: u64::MAX,
             last_seen: now,
-            limits: None,
             queue,
-            counts: Counts::default(),
             used: Used::new(policy),
-            grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
-            falling_part: FallingPart::NONE,
-            credit: Credit::default(),
-            last_wants: 0,
-            last_admitted: 0,
-            admitted_before: 0,
             since_cycle,
-            weight: Weight::ONE,
             group,
-            configured: false,
-            held: false,
-            max_delay: None,
-            expires_before: Time::ZERO,
-            usual: 0,
-            owed_since: Time::ZERO,
-            owed_taken: 0,
-            owed_wait: Duration::ZERO,
-            shadow: Counts::default(),
+            ..Client::default()
         }
     }
 
@@ -282,9 +263,10 @@ impl Client {
 }
 
 /// Recent admissions of a client, in the window that counts (reject mode).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Used {
     /// Shape mode counts none.
+    #[default]
     Uncounted,
     Sliding(Box<SlidingCount>),
     Fixed {

@@ -18,7 +18,7 @@ pub(super) fn group_of(policy: &Policy, client: &str, is_configured: bool) -> Qu
 }
 
 /// All groups, and the weight of the clients that stand alone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClientGroups {
     list: Vec<ClientGroup>,
     /// The weight of all clients that stand alone, in thousandths.
@@ -56,27 +56,19 @@ pub(super) struct OverLimit {
 }
 
 impl ClientGroups {
-    /// The groups of a policy, without clients.
-    pub(super) fn new(policy: &Policy, now: Time) -> ClientGroups {
-        let mut groups = ClientGroups { list: Vec::new(), alone: 0, unlisted_weight: policy.unlisted_weight };
-        groups.change(policy, now);
-        groups
-    }
-
     /// Changes to the groups of another policy, without clients. A group that was there before keeps its credit, its
     /// grant and its limit's debt.
     pub(super) fn change(&mut self, policy: &Policy, now: Time) {
         let former: HashMap<Arc<str>, ClientGroup> =
             std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group)).collect();
         let configured = policy.groups.len() - policy.made_groups;
-        let none = Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::ZERO };
         let group = |(index, name): (usize, Arc<str>)| {
             let known = former.get(&name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
             let mut limits = known.and_then(|known| known.limits.clone());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
             Limits::change(&mut limits, now, wanted_limits, hold);
-            let (grant, credit) = known.map_or((none, Credit::ZERO), |known| (known.grant, known.credit));
+            let (grant, credit) = known.map(|known| (known.grant, known.credit)).unwrap_or_default();
             ClientGroup {
                 name,
                 weight: wanted.map(|wanted| wanted.weight),

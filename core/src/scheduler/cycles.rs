@@ -28,7 +28,7 @@ pub enum Cause {
 }
 
 /// The running cycle, and the allocations so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cycles {
     pub(crate) number: u64,
     start: Time,
@@ -52,21 +52,7 @@ pub(crate) struct Cycles {
 
 impl Cycles {
     pub(super) fn new(now: Time, cycle: Duration) -> Cycles {
-        Cycles {
-            number: 0,
-            start: now,
-            end: now + cycle,
-            early: None,
-            last_early: None,
-            allocations: [0; Cause::VARIANTS.len()],
-            usual: 0,
-            allocator: LevelAllocator::default(),
-            claims: Vec::new(),
-            claimants: Vec::new(),
-            group_claims: Vec::new(),
-            grants: Vec::new(),
-            group_grants: Vec::new(),
-        }
+        Cycles { start: now, end: now + cycle, ..Cycles::default() }
     }
 
     /// Ends every cycle that is over, and allocates for the running one: the grants of cycles that passed meanwhile

@@ -31,12 +31,14 @@ pub(super) struct Flow {
     head_tag: Option<VirtualTime>,
 }
 
-impl Flow {
+impl Default for Flow {
     /// A flow without a weight.
-    fn new(finish: VirtualTime) -> Flow {
-        Flow { finish, cost: cost_of(Fixed::ZERO), head_tag: None }
+    fn default() -> Flow {
+        Flow { finish: 0, cost: cost_of(Fixed::ZERO), head_tag: None }
     }
+}
 
+impl Flow {
     fn set_weight(&mut self, weight: Fixed, virtual_time: VirtualTime) {
         self.cost = cost_of(weight);
         self.finish = self.finish.min(virtual_time + self.cost);
@@ -49,7 +51,7 @@ fn cost_of(weight: Fixed) -> VirtualTime {
 }
 
 /// The delayed records of a client. The fields that every decision touches come first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct ClientQueue {
     /// Delayed records, oldest first.
@@ -71,22 +73,14 @@ pub(crate) struct ClientQueue {
 impl ClientQueue {
     /// The queue of a client that is known from the start, without a weight so far.
     pub(super) fn of_known(group: QueueOf) -> ClientQueue {
-        ClientQueue {
-            records: LinkedList::default(),
-            flow: Flow::new(0),
-            bytes: 0,
-            blocked: None,
-            group,
-            first: 0,
-            kept: false,
-            has_own_delay: false,
-        }
+        ClientQueue { group, ..ClientQueue::default() }
     }
 
     /// The queue of a client that comes while the service runs. With its first weight it starts as if it had just been
     /// served one of its own records: if it started at the virtual time, ids that are used once would always go first.
     pub(super) fn of_newcomer(group: QueueOf) -> ClientQueue {
-        ClientQueue { flow: Flow::new(VirtualTime::MAX), ..ClientQueue::of_known(group) }
+        let flow = Flow { finish: VirtualTime::MAX, ..Flow::default() };
+        ClientQueue { group, flow, ..ClientQueue::default() }
     }
 
     /// The client's group.
@@ -135,7 +129,7 @@ pub(crate) struct FairQueue {
 }
 
 /// The queue of a group's clients.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GroupQueue {
     members: ReadyClients,
     /// The flow of all of them in the main queue.
@@ -148,8 +142,7 @@ impl FairQueue {
     /// Has at least so many groups from now on. Another group may get the flow of a former one: its tags lie no further
     /// ahead than one record of its weight.
     pub(super) fn extend(&mut self, groups: usize) {
-        let empty = || GroupQueue { members: ReadyClients::default(), flow: Flow::new(0), blocked: None };
-        self.groups.resize_with(groups.max(self.groups.len()), empty);
+        self.groups.resize_with(groups.max(self.groups.len()), GroupQueue::default);
     }
 
     fn of(&self, group: QueueOf) -> &ReadyClients {

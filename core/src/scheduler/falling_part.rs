@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::units::{Ratio, Time, nanos};
 
 /// A part of a grant that has changed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FallingPart {
     /// The whole grant, in records.
     whole: u64,
@@ -25,9 +25,6 @@ pub(super) struct FallingPart {
 }
 
 impl FallingPart {
-    /// No part of nothing.
-    pub const NONE: FallingPart = FallingPart { whole: 0, target: 0, start: 0, since: Time::ZERO };
-
     /// Changes to a part of so many records. A larger part is in force at once.
     pub fn change(&mut self, now: Time, cycle: Duration, records: u64, whole: u64) {
         let records = u128::from(records.min(whole)) * u128::from(Ratio::ONE.millionths());

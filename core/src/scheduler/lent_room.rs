@@ -15,18 +15,12 @@ const PLACES: u32 = 16;
 const MAX_RECORDS: u64 = 1 << 46;
 
 /// The answer of the last look.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LentRoom {
     lenders: u64,
     until: Time,
     /// Records, with [`PLACES`] binary places.
     kept: u64,
-}
-
-impl Default for LentRoom {
-    fn default() -> LentRoom {
-        LentRoom { lenders: 0, until: Time::ZERO, kept: 0 }
-    }
 }
 
 impl LentRoom {

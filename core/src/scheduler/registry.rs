@@ -13,7 +13,7 @@ use crate::reason::Quota;
 use crate::units::Time;
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
@@ -30,7 +30,7 @@ pub struct Registry {
 }
 
 /// Unlisted clients that may be forgotten for a newcomer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct IdleClients {
     /// By the time at which they were last seen: the one idle longest is last.
     candidates: Vec<(Time, u32)>,
@@ -40,18 +40,7 @@ struct IdleClients {
 impl Registry {
     /// A registry of the configured clients of a policy.
     pub(super) fn new(policy: &Policy, now: Time) -> Registry {
-        let mut registry = Registry {
-            slots: Vec::new(),
-            free: Vec::new(),
-            names: Names::default(),
-            groups: ClientGroups::new(policy, now),
-            sums: Vec::new(),
-            listed: 0,
-            max_clients: policy.max_clients,
-            newcomers: 0,
-            idle: IdleClients { candidates: Vec::new(), next_search: now },
-            forgotten: Pages::default(),
-        };
+        let mut registry = Registry::default();
         registry.take_policy(policy, now, None);
         registry.iter_mut().for_each(|client| client.queue = ClientQueue::of_known(client.group));
         registry
