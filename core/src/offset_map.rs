@@ -90,21 +90,14 @@ pub struct TooLarge {
 /// Metadata without usable information on completed offsets.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Metadata of another program, which committed this offset.
+    /// Metadata of another program, which committed this offset: its length, 0 if there was none, and its beginning,
+    /// made printable.
     #[error("{}", describe_foreign(.start, *.bytes))]
-    Foreign {
-        /// The length of the metadata; 0 if there was none.
-        bytes: usize,
-        /// The beginning of the metadata, made printable.
-        start: String,
-    },
+    Foreign { bytes: usize, start: String },
     /// A map of ours beside another offset than its own, as MirrorMaker 2 leaves it: it copies the metadata of a commit
-    /// to another cluster, where the record has another offset.
+    /// to another cluster, where the record has another offset. Recent admissions do not depend on the offset.
     #[error("the offset map was written for another offset: a copy by a mirror of the cluster, such as MirrorMaker 2")]
-    Copied {
-        /// The recent admissions, which do not depend on the offset.
-        admitted: Vec<AdmissionSlice>,
-    },
+    Copied { admitted: Vec<AdmissionSlice> },
     /// A map that cannot be read.
     #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
     Unreadable(Unreadable),
@@ -115,10 +108,7 @@ pub enum DecodeError {
 pub enum Unreadable {
     /// Written by another version of this program.
     #[error("it has version {found}, this program reads version {VERSION}")]
-    Version {
-        /// The version's character.
-        found: char,
-    },
+    Version { found: char },
     /// The checksum differs, and the contents are malformed.
     #[error("it is damaged")]
     Check,

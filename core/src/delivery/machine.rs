@@ -67,31 +67,24 @@ pub struct Machine<O> {
 
 #[derive(Debug)]
 enum State<O> {
+    /// The next attempt begins.
     Starting,
     /// `next` indexes the first tag that was not handed over; `emptied` tells whether the send queue was flushed for
     /// it.
-    Filling {
-        attempt: Attempt<O>,
-        next: usize,
-        emptied: bool,
-    },
+    Filling { attempt: Attempt<O>, next: usize, emptied: bool },
+    /// All outputs were handed over, and the offsets follow.
     Offsets(Attempt<O>),
+    /// Outputs are in flight.
     Landing(Attempt<O>),
     /// `outputs` counts the outputs in the transaction.
-    Committing {
-        since: Time,
-        outputs: usize,
-    },
+    Committing { since: Time, outputs: usize },
     /// A commit through the consumer; `None` before the offsets are taken.
     CommittingOffsets(Option<PendingCommit<O>>),
-    Aborting {
-        since: Time,
-        then: Then<O>,
-    },
+    /// The transaction is ended without effect.
+    Aborting { since: Time, then: Then<O> },
     /// `warned` tells whether an unreadable answer was reported.
-    Resyncing {
-        warned: bool,
-    },
+    Resyncing { warned: bool },
+    /// The next group is to be sent.
     Bisecting(Bisection),
 }
 

@@ -14,34 +14,16 @@ pub type OpeningNumber = u64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A committed record, in the order of the log.
-    Record {
-        /// The offset of the record.
-        offset: u64,
-        /// The record.
-        record: SeatRecord,
-    },
+    Record { offset: u64, record: SeatRecord },
     /// The reader has reached the end of the stable records: everything below this offset was read, committed records,
     /// aborted ones and markers. It comes behind the records, and not before all that one answer of the brokers held.
     End(u64),
     /// The transactional id is initialised. After that the log ended at this offset, open transactions included.
-    Opened {
-        /// The opening.
-        attempt: OpeningNumber,
-        /// The end of the log.
-        end: u64,
-    },
+    Opened { attempt: OpeningNumber, end: u64 },
     /// A call of the opening failed, or got no answer. The opening is over.
-    Failed {
-        /// The opening.
-        attempt: OpeningNumber,
-    },
+    Failed { attempt: OpeningNumber },
     /// A state or a removal was committed, or it is not known whether it was. In the latter case the opening is over.
-    Written {
-        /// The opening under which it was written.
-        attempt: OpeningNumber,
-        /// True if it was committed.
-        committed: bool,
-    },
+    Written { attempt: OpeningNumber, committed: bool },
 }
 
 /// A reader of the control log, and the producers of the seats that this member has opened.

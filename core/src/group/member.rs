@@ -53,33 +53,13 @@ pub trait Admissions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogCall {
     /// [`ControlLog::open`](super::control::ControlLog::open).
-    Open {
-        /// The seat.
-        seat: Arc<str>,
-        /// The number of the opening.
-        attempt: OpeningNumber,
-    },
+    Open { seat: Arc<str>, attempt: OpeningNumber },
     /// [`ControlLog::write`](super::control::ControlLog::write).
-    Write {
-        /// The opening.
-        attempt: OpeningNumber,
-        /// The state.
-        state: Box<State>,
-        /// Loads for the same transaction.
-        loads: Option<SeatLoads>,
-    },
+    Write { attempt: OpeningNumber, state: Box<State>, loads: Option<SeatLoads> },
     /// [`ControlLog::remove`](super::control::ControlLog::remove).
-    Remove {
-        /// The opening.
-        attempt: OpeningNumber,
-        /// The seat.
-        seat: Arc<str>,
-    },
+    Remove { attempt: OpeningNumber, seat: Arc<str> },
     /// [`ControlLog::close`](super::control::ControlLog::close).
-    Close {
-        /// The opening.
-        attempt: OpeningNumber,
-    },
+    Close { attempt: OpeningNumber },
 }
 
 /// The state of a member.

@@ -21,10 +21,7 @@ pub enum WireError {
     FormerVersion,
     /// The record was written by another version of the program.
     #[error("format {found} is not known here (this program reads format {VERSION}); all instances need one version")]
-    Version {
-        /// The version of the record.
-        found: u8,
-    },
+    Version { found: u8 },
     /// The value is damaged, or is about another seat than the key.
     #[error("the value is damaged")]
     Value,

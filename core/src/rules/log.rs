@@ -99,10 +99,7 @@ pub enum WriteRefusal {
         Some(version) => format!("version {version} is in force"),
         None => "no rule has this name".to_owned(),
     })]
-    Changed {
-        /// The version in force.
-        in_force: Option<RuleVersion>,
-    },
+    Changed { in_force: Option<RuleVersion> },
     /// There is no rule to delete.
     #[error("no rule has this name")]
     Missing,
@@ -155,28 +152,16 @@ pub enum LogAction {
     Begin(BeginCause),
     /// Ask for the end of the log now, and call `handle_end`.
     AskEnd,
-    /// Send a record, once.
-    Send {
-        /// The key.
-        key: String,
-        /// The value; nothing for a tombstone.
-        value: Option<Vec<u8>>,
-        /// The change, unless the record is a tombstone.
-        ticket: Option<WriteTicket>,
-    },
+    /// Send a record, once: a change, or a tombstone, which has neither a value nor a ticket.
+    Send { key: String, value: Option<Vec<u8>>, ticket: Option<WriteTicket> },
     /// A change that was asked for has an outcome.
     Done(WriteTicket, WriteOutcome),
     /// A change came in force.
     Changed(Arc<str>),
     /// The reader knows the rules now. All may have changed.
     Known,
-    /// A record is skipped.
-    Unreadable {
-        /// The offset of the record.
-        offset: u64,
-        /// The reason.
-        reason: UnreadableRule,
-    },
+    /// The record at this offset is skipped.
+    Unreadable { offset: u64, reason: UnreadableRule },
     /// Records are gone. The rules stay in force.
     Lost,
 }

@@ -42,12 +42,11 @@ pub enum Origin {
 /// The targets of a rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum RuleTarget {
-    Clients {
-        patterns: Vec<ClientPattern>,
-        /// Only clients in groups with these ids; `None` for all.
-        in_groups: Option<Vec<ClientPattern>>,
-    },
+    /// The clients that match, but only those in groups with these ids; `None` for all.
+    Clients { patterns: Vec<ClientPattern>, in_groups: Option<Vec<ClientPattern>> },
+    /// The groups that match.
     Groups(Vec<ClientPattern>),
+    /// All records of the service.
     Service,
 }
 

@@ -268,11 +268,10 @@ pub enum Used {
     /// Shape mode counts none.
     #[default]
     Uncounted,
+    /// Any window of one cycle.
     Sliding(Box<SlidingCount>),
-    Fixed {
-        cycle: u64,
-        admitted: u64,
-    },
+    /// Each cycle by itself.
+    Fixed { cycle: u64, admitted: u64 },
 }
 
 /// Up to this many records of a client in a window are counted by their exact times (32 KiB for a client that sends as

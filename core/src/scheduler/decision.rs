@@ -11,19 +11,12 @@ use crate::units::Time;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The record goes now. It was charged; the window holds `in_window` records with it.
-    Admit {
-        client: u32,
-        in_window: u64,
-    },
+    Admit { client: u32, in_window: u64 },
     /// The record waits in its client's queue: a `first` one only for room in the window, before all others.
-    Delay {
-        client: u32,
-        first: bool,
-    },
+    Delay { client: u32, first: bool },
     /// The record goes first, too, and counts for no use of its client, which is owed it.
-    Owe {
-        client: u32,
-    },
+    Owe { client: u32 },
+    /// The record goes to the dead-letter topic.
     Reject(Rejection),
 }
 

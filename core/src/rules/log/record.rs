@@ -96,24 +96,15 @@ pub enum UnreadableRule {
          hexadecimal digits"
     )]
     Key,
-    /// The value, or the rule in it, is too large.
+    /// The rule has too many bytes. If the value is already too large, they are its bytes.
     #[error("the rule has {bytes} bytes; at most {MAX_RULE_BYTES} are allowed")]
-    Size {
-        /// The bytes of the rule, or of the value if that is already too large.
-        bytes: usize,
-    },
+    Size { bytes: usize },
     /// The version is not within its bounds.
     #[error("the version is {n}; it must be from 1 to {MAX_N}")]
-    Version {
-        /// The version.
-        n: u64,
-    },
-    /// The value is no envelope.
+    Version { n: u64 },
+    /// The value is no envelope; the reason is in the parser's words.
     #[error("the value can't be read: {reason}")]
-    Envelope {
-        /// The parser's words.
-        reason: Box<str>,
-    },
+    Envelope { reason: Box<str> },
 }
 
 #[derive(Serialize, Deserialize)]
