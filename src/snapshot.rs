@@ -266,7 +266,7 @@ impl ClientSnapshot {
         let unread = unread.get(&*client.name).copied().unwrap_or_default();
         let of_bucket = |bucket: &LeakyBucket| (bucket.most_in(policy.cycle), bucket.pace_in(policy.cycle));
         let limit = |limits: &Limits| {
-            let buckets = limits.buckets().iter().map(of_bucket).filter(|_| !limits.is_held());
+            let buckets = limits.buckets.iter().map(of_bucket).filter(|_| !limits.held);
             let least = |one: (u64, f64), other: (u64, f64)| (one.0.min(other.0), one.1.min(other.1));
             // A client that is held has the limit 0.
             let (most, pace) = buckets.reduce(least).unwrap_or_default();

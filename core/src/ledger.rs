@@ -30,15 +30,15 @@ pub struct Ledger {
     /// Delayed records and pending rejections, by slot.
     held: Chunks<HeldRecord>,
     /// Partitions with pending rejections.
-    rejecting: Vec<u32>,
+    pub(crate) rejecting: Vec<u32>,
     /// The number of pending rejections and their bytes.
-    pending: (u64, u64),
+    pub(crate) pending_rejections: (u64, u64),
     /// Tells which partitions are paused when a bound nears.
     overflow: Overflow,
     /// The number of paused partitions.
     paused: usize,
     /// Partitions to pause and to resume that were not announced yet.
-    readings: VecDeque<Reading>,
+    pub(crate) readings: VecDeque<Reading>,
     map_room: MapRoom,
     /// The wall clock less the time of the calls, in milliseconds.
     wall_ahead_ms: i64,

@@ -127,10 +127,10 @@ pub fn encode(
 ) -> Result<String, TooLarge> {
     let budget_bits = budget.payload_bits();
     let mut bits = write_bits(tracker, slice_ms, admitted);
-    if bits.bits() > budget_bits {
+    if bits.bits > budget_bits {
         bits = write_bits(tracker, slice_ms, recent_admissions::in_one(admitted).as_slice());
     }
-    let needed_bits = bits.bits();
+    let needed_bits = bits.bits;
     if needed_bits > budget_bits {
         return Err(TooLarge { needed_bits, budget_bits });
     }

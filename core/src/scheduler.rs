@@ -77,8 +77,8 @@ pub(crate) struct Scheduler {
     expiring: Vec<u32>,
     /// Records that are overdue wait until this time for room in the offset map.
     expire_after: Time,
-    /// The last time at which partitions were taken over.
-    takeover: Time,
+    /// The last time at which partitions were taken over: clients are owed what they could not send meanwhile.
+    pub(crate) takeover: Time,
 }
 
 /// A delayed record that left its queue to be sent.
@@ -125,7 +125,7 @@ impl Scheduler {
     /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
     pub fn change(&mut self, now: Time, policy: Policy) {
         let old = std::mem::replace(&mut self.policy, policy);
-        self.clients.change_use(&self.policy, now, self.cycles.number);
+        self.clients.iter_mut().for_each(|client| client.used.change(&self.policy, now, self.cycles.number));
         self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
         if old.cycle != self.policy.cycle {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
@@ -199,16 +199,6 @@ impl Scheduler {
         }
     }
 
-    /// Sets the part of the group's capacity that this instance may use.
-    pub fn set_part(&mut self, now: Time, part: GroupPart) {
-        self.gates.set_part(now, &self.policy, part);
-    }
-
-    /// Sets the room for open records.
-    pub fn set_open_room(&mut self, room: Option<OpenRoom>) {
-        self.gates.set_open_room(&self.policy, room);
-    }
-
     /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first
     /// records find its default share.
     pub fn take_parts(
@@ -253,11 +243,6 @@ impl Scheduler {
 
     fn request_allocation(&mut self, now: Time, cause: Cause) {
         self.cycles.request(now, cause, self.policy.cycle, self.clients.len());
-    }
-
-    /// Notes that partitions were taken over: clients are owed what they could not send meanwhile.
-    pub fn note_takeover(&mut self, now: Time) {
-        self.takeover = now;
     }
 
     /// Returns whether a record that waited for an owner of its partition, or that came while such ones wait to go
@@ -338,11 +323,6 @@ impl Scheduler {
         }
     }
 
-    #[inline]
-    pub fn oldest(&self) -> Option<Slot> {
-        self.backlog.oldest()
-    }
-
     /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of
     /// the group's capacity that this instance holds has become smaller than its clients' shares.
     #[inline]
@@ -361,7 +341,7 @@ impl Scheduler {
         // Records that clients are owed come on top of those within their shares: at most those of a cycle.
         let most = if self.backlog.owes { most + window } else { most };
         // Without a limit a record waits for an instance's part of the capacity, however small its client's use is.
-        self.backlog.get(slot).since.max(self.gates.limited_since()) + most + slice_width(window) * 2
+        self.backlog.get(slot).since.max(self.gates.limited_since) + most + slice_width(window) * 2
     }
 
     /// A delayed record that has waited for as long as it may, or that a rule expires.
@@ -415,7 +395,7 @@ impl Scheduler {
             return self.gates.window_is_open(now).then(|| (self.backlog.get(first).client, first));
         }
         let client = self.next_client()?;
-        self.gates.note_look(now);
+        self.gates.spacing.note_look(now);
         if !self.gates.are_open(now) {
             return None;
         }
@@ -505,7 +485,7 @@ impl Scheduler {
         if (self.backlog.first.is_empty() || self.backlog.first_after > now) && self.next_client().is_some() {
             next = next.min(self.gates.open_at(now));
         }
-        if let Some(due) = self.bounds.surplus_due() {
+        if let Some(due) = self.bounds.surplus.due() {
             next = next.min(due);
         }
         next.max(now)
@@ -517,7 +497,7 @@ impl Scheduler {
     #[inline]
     pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
         let (backlogs, bounds) = self.backlogs();
-        if !bounds.are_exceeded(backlogs) && bounds.surplus_due().is_none() {
+        if !bounds.are_exceeded(backlogs) && bounds.surplus.due().is_none() {
             return None;
         }
         bounds.next_eviction(now, backlogs)

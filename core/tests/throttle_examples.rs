@@ -77,7 +77,7 @@ fn waits_of_one_commit_interval_or_more_are_delays_of_the_client() {
     sim.run_for(10 * SECOND);
     let client = sim.throttle.client("A").unwrap();
     assert_eq!((client.admitted_in_cycle(), client.last_admitted), (0, 8));
-    assert_eq!(sim.throttle.clients().newcomers(), 1);
+    assert_eq!(sim.throttle.clients().newcomers, 1);
 }
 
 #[test]

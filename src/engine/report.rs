@@ -139,7 +139,7 @@ impl Reporter {
         let figures = ServiceFigures { cycle, window_admitted, window_admitted_max, ..snapshot.figures };
         let throttle = ThrottleFigures {
             totals: throttle.totals().clone(),
-            new_clients: throttle.clients().newcomers(),
+            new_clients: throttle.clients().newcomers,
             groups: throttle.clients().groups().iter().map(group_view).collect(),
             backlog_bytes: throttle.backlog().1,
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),

@@ -144,15 +144,4 @@ impl Ledger {
         partition.held.is_empty()
             || partition.map_is_half_empty(self.map_room.set_bits) && self.has_room(number, partition.tracker.next())
     }
-
-    /// The next partition to pause or to resume.
-    #[inline]
-    pub fn next_reading(&mut self) -> Option<Reading> {
-        self.readings.pop_front()
-    }
-
-    /// Returns whether [`next_reading`](Ledger::next_reading) has an answer.
-    pub fn has_next_reading(&self) -> bool {
-        !self.readings.is_empty()
-    }
 }

@@ -22,8 +22,8 @@ impl Ledger {
     #[cold]
     pub fn keep_rejection(&mut self, number: u32, offset: i64, rejection: PendingRejection) {
         self.hold(rejection.slot, number, offset);
-        self.pending.0 += 1;
-        self.pending.1 += u64::from(rejection.bytes);
+        self.pending_rejections.0 += 1;
+        self.pending_rejections.1 += u64::from(rejection.bytes);
         let rejections = &mut self.partitions[number as usize].pending_rejections;
         rejections.push_back(rejection);
         if rejections.len() == 1 {
@@ -32,17 +32,6 @@ impl Ledger {
         if self.pauses(number) {
             self.pause(number, PauseReason::Map);
         }
-    }
-
-    /// Returns whether any rejection waits for room.
-    #[inline]
-    pub fn has_pending_rejections(&self) -> bool {
-        !self.rejecting.is_empty()
-    }
-
-    /// The number of pending rejections and their bytes.
-    pub fn pending_rejections(&self) -> (u64, u64) {
-        self.pending
     }
 
     /// Returns whether a held record is a pending rejection, given that it is the oldest of its partition.
@@ -80,7 +69,7 @@ impl Ledger {
 
     /// Counts a pending rejection no longer.
     pub(super) fn subtract(&mut self, rejection: &PendingRejection) {
-        self.pending.0 -= 1;
-        self.pending.1 -= u64::from(rejection.bytes);
+        self.pending_rejections.0 -= 1;
+        self.pending_rejections.1 -= u64::from(rejection.bytes);
     }
 }

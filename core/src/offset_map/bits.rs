@@ -6,15 +6,11 @@ use crate::offset_runs::NUMBER_WIDTH_BITS;
 #[derive(Debug, Default)]
 pub(super) struct BitWriter {
     words: Vec<u64>,
-    bits: u64,
+    /// The number of bits written.
+    pub bits: u64,
 }
 
 impl BitWriter {
-    /// The number of bits written.
-    pub fn bits(&self) -> u64 {
-        self.bits
-    }
-
     /// Appends the lowest `width` bits of `value`, at most 64; the others must be 0.
     pub fn push(&mut self, value: u64, width: u32) {
         if width == 0 {

@@ -95,7 +95,7 @@ impl Backlog {
 
     /// The oldest delayed record.
     #[inline]
-    pub(super) fn oldest(&self) -> Option<Slot> {
+    pub(crate) fn oldest(&self) -> Option<Slot> {
         let others = self.others.iter().filter_map(|(_, list)| list.head());
         others.fold(self.oldest_of_service(), |oldest, other| self.older(oldest, Some(other)))
     }

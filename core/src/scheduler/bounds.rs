@@ -20,13 +20,13 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(super) struct Bounds {
     /// Clients that got a record beyond `queue_capacity`, once for each such record.
     above_capacity: Vec<u32>,
-    surplus: Surplus,
+    pub(super) surplus: Surplus,
     pub(super) excess: Excess,
 }
 
 /// The excess since the last reload.
 #[derive(Debug, Default)]
-struct Surplus {
+pub(super) struct Surplus {
     /// Clients that may have more than `queue_capacity` records.
     clients: Vec<u32>,
     /// The bytes that the backlogs may have, if that is more than `queue_bytes`; only a reload raises it.
@@ -102,7 +102,7 @@ impl Bounds {
     /// Returns whether a queue of this many records is to be [noted](Bounds::note_growth).
     #[inline]
     pub(super) fn are_near(&self, length: u64, policy: &Policy) -> bool {
-        length > policy.queue_capacity || self.excess.is_known()
+        length > policy.queue_capacity || self.excess.known
     }
 
     /// Notes that a client's queue got a record, and has this many now.
@@ -131,12 +131,6 @@ impl Bounds {
     pub(super) fn are_exceeded(&self, backlogs: Backlogs<'_>) -> bool {
         let bytes = backlogs.policy.queue_bytes.max(self.surplus.bytes);
         !self.above_capacity.is_empty() || backlogs.policy.evicts() && backlogs.exceed(bytes)
-    }
-
-    /// The time at which the next record of the surplus may be evicted; `None` without a surplus.
-    #[inline]
-    pub(super) fn surplus_due(&self) -> Option<Time> {
-        self.surplus.due()
     }
 
     /// The next eviction that is due.
@@ -185,8 +179,9 @@ impl Bounds {
 }
 
 impl Surplus {
+    /// The time at which the next record may be evicted; `None` without a surplus.
     #[inline]
-    fn due(&self) -> Option<Time> {
+    pub(super) fn due(&self) -> Option<Time> {
         if self.clients.is_empty() && self.bytes == 0 {
             return None;
         }

@@ -17,9 +17,9 @@ const RATE_BITS: u32 = 16;
 #[derive(Debug, Clone)]
 pub struct LeakyBucket {
     /// The units of one record.
-    record: u128,
+    pub(super) record: u128,
     /// The units that leak in a nanosecond, at most.
-    full: u128,
+    pub(super) full_rate: u128,
     /// The units that leak in a nanosecond now.
     rate: u128,
     depth: u128,
@@ -30,14 +30,10 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// The bucket of a service with this policy, for a pace in records per cycle.
+    /// The bucket of a service leaks `pace` records per cycle and is as deep as the largest of one record, `burst` ·
+    /// pace and what leaks in two commit intervals (else a round late by one would waste capacity).
     pub(super) fn of_service(policy: &Policy, pace: u64) -> LeakyBucket {
-        LeakyBucket::new(policy.cycle, policy.burst, policy.commit_interval, pace)
-    }
-
-    /// A bucket that leaks `pace` records per cycle and is as deep as the largest of one record, `burst` · pace and
-    /// what leaks in two commit intervals (else a round late by one would waste capacity).
-    pub fn new(cycle: Duration, burst: Ratio, commit_interval: Duration, pace: u64) -> LeakyBucket {
+        let &Policy { cycle, burst, commit_interval, .. } = policy;
         let record = u128::from(nanos(cycle)) << RATE_BITS;
         let rate = u128::from(pace) << RATE_BITS;
         let burst = u128::from(pace) * record * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
@@ -53,7 +49,7 @@ impl LeakyBucket {
     }
 
     fn leaking(record: u128, rate: u128, depth: u128) -> LeakyBucket {
-        LeakyBucket { record, full: rate, rate, depth, floor: 0, debt: 0, at: Time::ZERO }
+        LeakyBucket { record, full_rate: rate, rate, depth, floor: 0, debt: 0, at: Time::ZERO }
     }
 
     /// Changes to the rate and the depth of another bucket. The debt stays, in records, up to the new depth: the debt
@@ -82,7 +78,7 @@ impl LeakyBucket {
     /// Returns whether one more record fits now.
     pub(super) fn has_room(&mut self, now: Time) -> bool {
         self.leak(now);
-        self.full > 0 && self.debt + self.record <= self.depth
+        self.full_rate > 0 && self.debt + self.record <= self.depth
     }
 
     /// Adds one record to the debt, whether it fits or not.
@@ -100,13 +96,13 @@ impl LeakyBucket {
     /// The earliest time at which one more record can fit: at the full rate from now on.
     pub(super) fn first_room(&mut self, now: Time) -> Time {
         self.leak(now);
-        self.room_at(now, self.full)
+        self.room_at(now, self.full_rate)
     }
 
     fn room_at(&self, now: Time, rate: u128) -> Time {
         let excess = (self.debt + self.record).saturating_sub(self.depth);
         match excess.checked_div(rate) {
-            _ if self.full == 0 => Time::NEVER,
+            _ if self.full_rate == 0 => Time::NEVER,
             _ if excess == 0 => now,
             None => Time::NEVER,
             Some(_) => {
@@ -118,7 +114,7 @@ impl LeakyBucket {
 
     /// The most records that go in any window (t − `time`, t]: a full bucket, and what leaks meanwhile.
     pub fn most_in(&self, time: Duration) -> u64 {
-        let leaked = u128::from(nanos(time)) * self.full;
+        let leaked = u128::from(nanos(time)) * self.full_rate;
         u64::try_from((self.depth + leaked) / self.record).unwrap_or(u64::MAX)
     }
 
@@ -129,23 +125,13 @@ impl LeakyBucket {
         Quota {
             limit: number(self.depth / self.record),
             used: number(self.debt.div_ceil(self.record)),
-            time: Duration::from_nanos(number(self.depth.checked_div(self.full).unwrap_or(u128::MAX))),
+            time: Duration::from_nanos(number(self.depth.checked_div(self.full_rate).unwrap_or(u128::MAX))),
         }
     }
 
     /// The records that go in this time in the long run.
     pub fn pace_in(&self, time: Duration) -> f64 {
-        nanos(time) as f64 * self.full as f64 / self.record as f64
-    }
-
-    /// The units of one record.
-    pub(super) fn record(&self) -> u128 {
-        self.record
-    }
-
-    /// The units that leak in a nanosecond, at most.
-    pub(super) fn full_rate(&self) -> u128 {
-        self.full
+        nanos(time) as f64 * self.full_rate as f64 / self.record as f64
     }
 
     /// The units that still fit now.

@@ -20,7 +20,7 @@ pub(super) fn group_of(policy: &Policy, client: &str, is_configured: bool) -> Qu
 /// All groups, and the weight of the clients that stand alone.
 #[derive(Debug, Default)]
 pub(super) struct ClientGroups {
-    list: Vec<ClientGroup>,
+    pub(super) list: Vec<ClientGroup>,
     /// The weight of all clients that stand alone, in thousandths.
     alone: u128,
     /// The most that all unlisted clients weigh together.
@@ -82,10 +82,6 @@ impl ClientGroups {
         };
         self.list = policy.group_names().enumerate().map(group).collect();
         (self.alone, self.unlisted_weight) = (0, policy.unlisted_weight);
-    }
-
-    pub(super) fn all(&self) -> &[ClientGroup] {
-        &self.list
     }
 
     /// Adds a client of this weight.
@@ -176,7 +172,7 @@ impl ClientGroups {
     /// Returns whether nothing of a group's clients is admitted. A group of another policy is not known yet.
     pub(super) fn holds(&self, group: QueueOf) -> bool {
         let limits = group.and_then(|group| self.list.get(usize::from(group))?.limits.as_deref());
-        limits.is_some_and(Limits::is_held)
+        limits.is_some_and(|limits| limits.held)
     }
 
     /// The limits of a group.

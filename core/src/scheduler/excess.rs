@@ -18,19 +18,13 @@ pub(super) struct Excess {
     /// The excess in whole bytes, and the client; of clients that tie, the one with the smallest index is first.
     heap: BinaryHeap<(i64, Reverse<u32>)>,
     /// The heap was filled after the last allocation.
-    known: bool,
+    pub(super) known: bool,
 }
 
 impl Excess {
     /// Discards the heap after an allocation, which changed all shares.
     pub(super) fn discard(&mut self) {
         self.known = false;
-    }
-
-    /// Returns whether clients that get a record are to be noted.
-    #[inline]
-    pub(super) fn is_known(&self) -> bool {
-        self.known
     }
 
     /// Notes that a client's queue got a record.

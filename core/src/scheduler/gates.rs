@@ -22,16 +22,16 @@ pub(crate) struct Gates {
     /// After this time nothing is admitted.
     until: Time,
     /// The last time at which there was a limit again, after a while without one.
-    limited_since: Time,
+    pub(super) limited_since: Time,
     capacities: MeanLimit,
-    spacing: Spacing,
+    pub(super) spacing: Spacing,
     /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it.
     pace: u64,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
     /// All admissions so far.
-    admitted: u64,
+    pub(crate) admitted: u64,
     /// Nothing is admitted once there are as many admissions: the lower one of the next two.
     admitted_limit: u64,
     /// The admissions that this member of a group has announced to the others.
@@ -159,7 +159,7 @@ impl Gates {
     }
 
     /// Sets the part of the group's capacity that a member of a group may use.
-    pub(super) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
+    pub(crate) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
         let GroupPart { limit, until, admitted, pace, rejects } = part;
         if !self.has_limit(now) {
             self.limited_since = now;
@@ -175,7 +175,7 @@ impl Gates {
 
     /// Sets the room for open records; `None` for no bound. A member of a group takes its part of it, as it has one of
     /// the capacity, rounded up: without a record no member would ever go on.
-    pub(super) fn set_open_room(&mut self, policy: &Policy, room: Option<OpenRoom>) {
+    pub(crate) fn set_open_room(&mut self, policy: &Policy, room: Option<OpenRoom>) {
         let part = |records: u64| match policy.scope {
             Scope::Instance => records,
             Scope::Group => {
@@ -194,11 +194,6 @@ impl Gates {
         self.window.add_counted(now, 1)
     }
 
-    /// All admissions so far.
-    pub(crate) fn admitted(&self) -> u64 {
-        self.admitted
-    }
-
     /// Returns whether records may be rejected for lack of capacity.
     pub(super) fn may_reject(&self, now: Time) -> bool {
         self.rejects && self.has_limit(now)
@@ -208,11 +203,6 @@ impl Gates {
         self.pace = pace;
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
         self.paced_until = Time::ZERO;
-    }
-
-    /// The time since which there has been a limit, if there is one now.
-    pub(super) fn limited_since(&self) -> Time {
-        self.limited_since
     }
 
     /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.
@@ -234,12 +224,6 @@ impl Gates {
             self.find_pace(now);
         }
         self.window_is_open(now) && self.bucket.has_room(now)
-    }
-
-    /// Notes that the owner looks at the waiting records.
-    #[inline]
-    pub(super) fn note_look(&mut self, now: Time) {
-        self.spacing.note_look(now);
     }
 
     /// Finds the pace until the next record leaves the window, or for one slice.
@@ -266,9 +250,8 @@ impl Gates {
     /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not
     /// but after which the pace may be higher. The owner is late if it comes back later.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
-        let open = self.find_open(now);
-        self.spacing.promise(open);
-        open
+        self.spacing.promised = self.find_open(now);
+        self.spacing.promised
     }
 
     fn find_open(&mut self, now: Time) -> Time {

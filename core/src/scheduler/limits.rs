@@ -8,11 +8,13 @@ use crate::units::{Ratio, Time};
 /// Limits, and a hold: a limit under which no record has room.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    held: bool,
+    /// Nothing is admitted.
+    pub held: bool,
     /// The limits in force. In a group of instances, the buckets have this instance's part of them.
     whole: Vec<Limit>,
     part: Ratio,
-    buckets: Vec<LeakyBucket>,
+    /// The limits as they are applied; none if there is only a hold.
+    pub buckets: Vec<LeakyBucket>,
 }
 
 impl Limits {
@@ -44,16 +46,6 @@ impl Limits {
         for (bucket, limit) in self.buckets.iter_mut().zip(&self.whole) {
             bucket.change_part(now, limit, ratio);
         }
-    }
-
-    /// Returns whether nothing is admitted.
-    pub fn is_held(&self) -> bool {
-        self.held
-    }
-
-    /// The limits; none if there is only a hold.
-    pub fn buckets(&self) -> &[LeakyBucket] {
-        &self.buckets
     }
 
     /// Returns whether one more record fits now.

@@ -23,8 +23,9 @@ pub struct Registry {
     sums: Vec<(Fixed, Fixed)>,
     listed: usize,
     max_clients: usize,
-    /// Clients that were registered when their first record came.
-    newcomers: u64,
+    /// The number of clients so far that were registered when their first record came. A client that was forgotten and
+    /// comes back counts again.
+    pub newcomers: u64,
     idle: IdleClients,
     forgotten: Pages,
 }
@@ -44,11 +45,6 @@ impl Registry {
         registry.take_policy(policy, now, None);
         registry.iter_mut().for_each(|client| client.queue = ClientQueue::of_known(client.group));
         registry
-    }
-
-    /// Changes to the mode and the windows of another policy.
-    pub(super) fn change_use(&mut self, policy: &Policy, now: Time, cycle: u64) {
-        self.iter_mut().for_each(|client| client.used.change(policy, now, cycle));
     }
 
     /// Changes to the tables and rules of another policy. A client that is not configured any more stays with its
@@ -92,12 +88,6 @@ impl Registry {
     /// The number of known clients.
     pub fn len(&self) -> usize {
         self.names.len()
-    }
-
-    /// The number of clients so far that were registered when their first record came. A client that was forgotten
-    /// and comes back counts again.
-    pub fn newcomers(&self) -> u64 {
-        self.newcomers
     }
 
     /// The index of the client with this name.
@@ -253,7 +243,7 @@ impl Registry {
     /// of a time when all weights were smaller would starve the clients that were served then. Clients that are blocked
     /// for their own limit may try again.
     pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
-        backlog.clear_queues(self.groups.all().len());
+        backlog.clear_queues(self.groups.list.len());
         for (index, client) in self.iter_mut_indexed() {
             backlog.requeue(index, &mut client.queue, client.group);
         }
@@ -262,7 +252,7 @@ impl Registry {
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter), and those of the groups, if the
     /// allocation was here.
     pub(super) fn take_grants(&mut self, grants: &[Grant], of_groups: Option<&[Grant]>, fair: &mut FairQueue) {
-        let groups = self.groups.all().len();
+        let groups = self.groups.list.len();
         fair.extend(groups);
         self.sums.clear();
         self.sums.resize(groups, (Fixed::ZERO, Fixed::ZERO));
@@ -281,12 +271,12 @@ impl Registry {
 
     /// The groups, if any client or group is configured: that of the unlisted clients, and the configured ones.
     pub fn groups(&self) -> &[ClientGroup] {
-        self.groups.all()
+        &self.groups.list
     }
 
     /// The group of a client.
     pub fn group_of(&self, client: &Client) -> Option<&ClientGroup> {
-        client.group.map(|group| &self.groups.all()[usize::from(group)])
+        client.group.map(|group| &self.groups.list[usize::from(group)])
     }
 
     /// Charges a record of a client to its own limit and to that of its group, if both have room.

@@ -50,8 +50,8 @@ pub(super) struct Spacing {
     kept: u32,
     /// A buffer.
     points: Vec<CurvePoint>,
-    /// The time at which a waiting record may go, as the owner was told.
-    promised: Time,
+    /// The time at which the owner was told to come back for a waiting record.
+    pub promised: Time,
     lateness: Lateness,
 }
 
@@ -84,7 +84,7 @@ impl Spacing {
         window: WindowAhead<impl Iterator<Item = (Time, u64)>, impl FnMut(u64) -> u64>,
     ) {
         let WindowAhead { count, departures, mut limit_in } = window;
-        let (record, late) = (bucket.record(), self.lateness.at(now, self.length));
+        let (record, late) = (bucket.record, self.lateness.at(now, self.length));
         let point = |(nanos, gone): (u64, u64)| {
             // A window that is too full has to find the bucket ready when it opens.
             let room = (limit_in(nanos).saturating_add(gone)).saturating_sub(count);
@@ -94,7 +94,7 @@ impl Spacing {
         self.points.clear();
         self.points.extend(moments(now, departures.chain([end])).filter(|(nanos, _)| *nanos > late).map(point));
 
-        let full = bucket.full_rate();
+        let full = bucket.full_rate;
         let kept = full * u128::from(self.kept) / u128::from(Ratio::ONE.millionths());
         // The rate makes up for the time in which the owner is away.
         let full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
@@ -107,11 +107,6 @@ impl Spacing {
         }
         let rate = |point: &CurvePoint| point.most.saturating_sub(free) / u128::from(point.nanos);
         bucket.slow_down(self.points.iter().map(rate).fold(full, u128::min), usable);
-    }
-
-    /// Notes that the owner was told to come back at this time for a waiting record.
-    pub fn promise(&mut self, at: Time) {
-        self.promised = at;
     }
 
     /// Notes that the owner looks at the waiting records.

@@ -26,7 +26,7 @@ impl Throttle {
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         let now = self.not_before(now);
         loop {
-            match self.ledger.next_reading() {
+            match self.ledger.readings.pop_front() {
                 Some(Reading::Pause(partition)) => return Some(Action::Pause { partition }),
                 Some(Reading::Resume(partition)) => return Some(Action::Resume { partition }),
                 None => {}
@@ -37,7 +37,7 @@ impl Throttle {
                 None => {}
             }
             self.resume_partitions(now);
-            if !self.ledger.has_next_reading() {
+            if self.ledger.readings.is_empty() {
                 return None;
             }
         }
@@ -45,7 +45,7 @@ impl Throttle {
 
     #[inline]
     fn next_step(&mut self, now: Time) -> Option<Step> {
-        if self.ledger.has_pending_rejections()
+        if !self.ledger.rejecting.is_empty()
             && let Some(step) = self.settle_rejection()
         {
             return Some(step);
@@ -74,7 +74,7 @@ impl Throttle {
     /// returned `None`.
     pub fn poll_timeout(&mut self, now: Time) -> Time {
         let now = self.not_before(now);
-        if self.ledger.has_next_reading() || self.ledger.next_rejecting().is_some() {
+        if !self.ledger.readings.is_empty() || self.ledger.next_rejecting().is_some() {
             return now;
         }
         self.scheduler.next_timeout(now)
@@ -141,7 +141,7 @@ impl Throttle {
     /// record of all is the oldest one of its partition, so it fits in the offset map.)
     #[inline(never)]
     fn release_oldest(&mut self, now: Time) -> Option<Step> {
-        let slot = self.scheduler.oldest()?;
+        let slot = self.scheduler.backlog.oldest()?;
         let location = self.ledger.release(slot)?;
         let record = self.scheduler.serve_unchecked(slot);
         let waited = now.since(record.since);
@@ -270,7 +270,7 @@ impl Throttle {
 
     /// The number of records that wait, pending rejections included, and their bytes.
     pub(super) fn held(&self) -> (u64, u64) {
-        let (delayed, (records, bytes)) = (&self.scheduler.backlog, self.ledger.pending_rejections());
+        let (delayed, (records, bytes)) = (&self.scheduler.backlog, self.ledger.pending_rejections);
         (delayed.len() + records, delayed.bytes + bytes)
     }
 }

@@ -80,7 +80,7 @@ impl Throttle {
     /// nothing for lack of capacity.
     pub fn handle_part(&mut self, now: Time, part: GroupPart) {
         let now = self.not_before(now);
-        self.scheduler.set_part(now, part);
+        self.scheduler.gates.set_part(now, &self.scheduler.policy, part);
     }
 
     /// Sets the room of the service for more open records; `None` for no bound. While no room is left, records wait in
@@ -91,7 +91,8 @@ impl Throttle {
     }
 
     fn apply_open_room(&mut self) {
-        self.scheduler.set_open_room(self.open_room.filter(|_| self.shadow.is_none()));
+        let room = self.open_room.filter(|_| self.shadow.is_none());
+        self.scheduler.gates.set_open_room(&self.scheduler.policy, room);
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance. `ratio_of` tells the part of a client
@@ -143,7 +144,7 @@ impl Throttle {
     pub fn handle_takeover(&mut self, now: Time, partition: u32) {
         let now = self.not_before(now);
         self.ledger.note_takeover(partition);
-        self.scheduler.note_takeover(now);
+        self.scheduler.takeover = now;
     }
 
     /// Notes that all records of an assigned partition belong to one client by configuration, or that they do not. It

@@ -62,7 +62,7 @@ impl Throttle {
 
     /// All admissions so far, by the gates of the service.
     pub fn admitted(&self) -> u64 {
-        self.scheduler.gates.admitted()
+        self.scheduler.gates.admitted
     }
 
     /// The admissions in the window of the scheduler, oldest first: numbers, each with the moment until which they were
@@ -85,7 +85,7 @@ impl Throttle {
 
     /// The time for which the oldest delayed record has waited; zero in shadow mode.
     pub fn oldest_held(&self, now: Time) -> Duration {
-        let oldest = if self.shadow.is_some() { None } else { self.scheduler.oldest() };
+        let oldest = if self.shadow.is_some() { None } else { self.scheduler.backlog.oldest() };
         oldest.map_or(Duration::ZERO, |slot| self.waited(slot, now))
     }
 
