@@ -81,23 +81,15 @@ pub(crate) struct Scheduler {
     pub(crate) takeover: Time,
 }
 
-/// A delayed record that left its queue to be sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ServedRecord {
-    pub record: QueuedRecord,
-    /// The number of records in the window with this one.
-    pub in_window: u64,
-}
-
 /// The outcome of a client's turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ClientTurn {
-    Served(ServedRecord),
+    /// The record left its queue to be sent; the window holds `in_window` records with it.
+    Served { record: QueuedRecord, in_window: u64 },
+    /// No record goes in this turn.
     Blocked,
     /// Reject mode: a record that goes first exceeds its client's own limit until this time.
-    OverLimit {
-        until: Time,
-    },
+    OverLimit { until: Time },
 }
 
 impl Scheduler {
@@ -436,7 +428,7 @@ impl Scheduler {
             }
             self.gates.bucket.charge(now);
         }
-        ClientTurn::Served(ServedRecord { record, in_window: self.gates.charge_window(now) })
+        ClientTurn::Served { record, in_window: self.gates.charge_window(now) }
     }
 
     /// Sends a record without asking or charging the gates.

@@ -26,15 +26,6 @@ pub struct LastState {
     pub silence: Duration,
 }
 
-/// The change that a record made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogChange {
-    /// The log began anew: all that was known about holds is void.
-    Issue,
-    /// A seat's state, or loads.
-    Other,
-}
-
 /// The states and loads of all seats.
 #[derive(Debug, Clone, Default)]
 pub struct SeatLedger {
@@ -55,8 +46,8 @@ pub struct SeatLedger {
 }
 
 impl SeatLedger {
-    /// Takes over a committed record.
-    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> LogChange {
+    /// Takes over a committed record. Returns whether the log began anew: then all that was known about holds is void.
+    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> bool {
         self.is_at_end = false;
         match record {
             SeatRecord::State(state) => return self.apply_state(now, state),
@@ -75,17 +66,17 @@ impl SeatLedger {
                 self.progress.remove(seat);
             }
         }
-        LogChange::Other
+        false
     }
 
-    fn apply_state(&mut self, now: Time, state: &State) -> LogChange {
+    fn apply_state(&mut self, now: Time, state: &State) -> bool {
         let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
         if &*state.seat == BANK {
             self.issue = Some(state.issue);
         }
         let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
         self.seats.insert(Arc::clone(&state.seat), seat);
-        if began_anew { LogChange::Issue } else { LogChange::Other }
+        began_anew
     }
 
     /// The issue of the bank; `None` if no member ever made capacity.

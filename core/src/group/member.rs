@@ -21,7 +21,7 @@ use strum::IntoStaticStr;
 
 use super::charged::Charged;
 use super::control::{Event, OpeningNumber};
-use super::ledger::{LastState, LogChange, SeatLedger};
+use super::ledger::{LastState, SeatLedger};
 use super::state::{BANK, Loads, SeatLoads, SeatRecord, State, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
@@ -230,8 +230,9 @@ impl Member {
     }
 
     fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
-        if self.ledger.apply(now.slow, record) == LogChange::Issue {
-            // The log began anew: this member holds nothing, and begins as a newcomer.
+        let began_anew = self.ledger.apply(now.slow, record);
+        if began_anew {
+            // This member holds nothing, and begins as a newcomer.
             self.vacate(admissions);
             self.reopen(now, Duration::ZERO);
             return;

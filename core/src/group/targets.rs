@@ -34,14 +34,6 @@ pub struct Shares {
     groups: Vec<Arc<str>>,
 }
 
-/// The place of a client in the allocation.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    /// The index of its group; `None` if it stands alone.
-    group: Option<usize>,
-    weight: Weight,
-}
-
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
@@ -52,12 +44,13 @@ impl Shares {
         }
     }
 
-    fn place(&self, client: &str) -> Place {
+    /// The index of a client's group in the allocation, `None` if it stands alone, and the client's weight.
+    fn place(&self, client: &str) -> (Option<usize>, Weight) {
         let listed = self.listed.get(client).copied();
         let group = self.policy.group_of(client).or_else(|| self.group_of_unnamed(client));
         let by_rule = || self.policy.effects_on(client).map(|effects| effects.weight);
         let weight = listed.or_else(by_rule).unwrap_or(Weight::ONE);
-        Place { group: self.policy.place(group, listed.is_some()), weight }
+        (self.policy.place(group, listed.is_some()), weight)
     }
 
     /// The index in the policy of the group whose unnamed clients' load has this name.
@@ -67,7 +60,7 @@ impl Shares {
 
     /// The name under which the load of a client is told if it is too small for a name of its own.
     pub(crate) fn unnamed(&self, client: &str) -> &str {
-        self.place(client).group.map_or("", |group| &self.groups[group])
+        self.place(client).0.map_or("", |group| &self.groups[group])
     }
 
     /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
@@ -213,7 +206,7 @@ impl Splitter {
         self.group_claims.resize(shares.groups.len(), GroupClaim::default());
         for &number in &self.claimants {
             let (name, total) = (&**input.clients.name(number), self.totals[number]);
-            let Place { group, weight } = shares.place(name);
+            let (group, weight) = shares.place(name);
             let clients = match name.is_empty() || name.ends_with('/') && shares.group_of_unnamed(name).is_some() {
                 true => unnamed_clients(input.capacity, total),
                 false => 1,

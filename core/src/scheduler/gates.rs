@@ -4,7 +4,7 @@
 use super::bucket::LeakyBucket;
 use super::lent_room::{self, LentRoom};
 use super::mean_limit::MeanLimit;
-use super::spacing::{Spacing, WindowAhead};
+use super::spacing::Spacing;
 use crate::policy::{Mode, Policy, Scope};
 use crate::units::Time;
 use crate::window::{EXACT_RECORDS, SlidingCount};
@@ -238,12 +238,9 @@ impl Gates {
         let (limit, growth) = (self.limit, u128::from(self.pace.saturating_sub(self.limit)));
         let length = self.window.length();
         let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(length)) / u128::from(length)) as u64;
-        let window = WindowAhead {
-            count: self.window.count(now),
-            limit_in: |nanos| forecast.at(nanos).unwrap_or_else(|| grown(nanos)),
-            departures: self.window.departures(now),
-        };
-        self.spacing.pace(now, &mut self.bucket, window);
+        let limit_in = |nanos| forecast(nanos).unwrap_or_else(|| grown(nanos));
+        let count = self.window.count(now);
+        self.spacing.pace(now, &mut self.bucket, count, self.window.departures(now), limit_in);
         self.paced_until = next;
     }
 

@@ -59,10 +59,29 @@ impl MeanLimit {
         (self.mean_at(now).min(self.mean_at(until)), until)
     }
 
-    /// The means of the windows that end later than now, if the limit stays.
-    pub(super) fn forecast(&self, now: Time) -> Forecast<'_> {
-        let sum = if self.former.is_empty() { 0 } else { self.sum_at(now) };
-        Forecast { limits: self, start: now.as_nanos(), passed: 0, sum, next: 0 }
+    /// The means of the windows that end in so many nanoseconds, later and later, if the limit stays: one walk along the
+    /// former limits, as each leaves the window. `None` if the limit has not changed within the window.
+    pub(super) fn forecast(&self, now: Time) -> impl FnMut(u64) -> Option<u64> {
+        let MeanLimit { cycle, current, former, .. } = self;
+        let mut sum = if former.is_empty() { 0 } else { self.sum_at(now) };
+        // The nanoseconds until the end of the window of `sum`, and the former limit that leaves the window next.
+        let (mut passed, mut next) = (0_u64, 0);
+        move |nanos| {
+            if former.is_empty() {
+                return None;
+            }
+            while let Some(leaving) = former.get(next).filter(|_| passed < nanos) {
+                let left_after = leaving.until.as_nanos().saturating_add(*cycle).saturating_sub(now.as_nanos());
+                let step = u128::from(left_after.min(nanos).saturating_sub(passed));
+                sum = (sum + u128::from(*current) * step).saturating_sub(u128::from(leaving.limit) * step);
+                passed = passed.max(left_after.min(nanos));
+                if left_after <= nanos {
+                    next += 1;
+                }
+            }
+            passed = passed.max(nanos);
+            Some(u64::try_from(sum / u128::from((*cycle).max(1))).unwrap_or(u64::MAX))
+        }
     }
 
     fn mean_at(&self, end: Time) -> u64 {
@@ -81,39 +100,5 @@ impl MeanLimit {
             covered += time;
         }
         sum + u128::from(self.current) * u128::from(self.cycle.saturating_sub(covered))
-    }
-}
-
-/// The means of windows that end later and later: one walk along the former limits, as each leaves the window.
-#[derive(Debug)]
-pub(super) struct Forecast<'l> {
-    limits: &'l MeanLimit,
-    start: u64,
-    /// The nanoseconds from the start to the end of the window of `sum`.
-    passed: u64,
-    sum: u128,
-    /// The former limit that leaves the window next.
-    next: usize,
-}
-
-impl Forecast<'_> {
-    /// The mean of the window that ends `nanos` after the start, which is no earlier than the one before; `None` if the
-    /// limit has not changed within the window.
-    pub(super) fn at(&mut self, nanos: u64) -> Option<u64> {
-        let MeanLimit { cycle, current, former, .. } = self.limits;
-        if former.is_empty() {
-            return None;
-        }
-        while let Some(leaving) = former.get(self.next).filter(|_| self.passed < nanos) {
-            let left_after = leaving.until.as_nanos().saturating_add(*cycle).saturating_sub(self.start);
-            let step = u128::from(left_after.min(nanos).saturating_sub(self.passed));
-            self.sum = (self.sum + u128::from(*current) * step).saturating_sub(u128::from(leaving.limit) * step);
-            self.passed = self.passed.max(left_after.min(nanos));
-            if left_after <= nanos {
-                self.next += 1;
-            }
-        }
-        self.passed = self.passed.max(nanos);
-        Some(u64::try_from(self.sum / u128::from((*cycle).max(1))).unwrap_or(u64::MAX))
     }
 }

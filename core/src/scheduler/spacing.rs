@@ -55,15 +55,6 @@ pub(super) struct Spacing {
     lateness: Lateness,
 }
 
-/// The state of the window at one moment.
-pub(super) struct WindowAhead<D, L> {
-    pub count: u64,
-    /// The times at which records leave the window, ascending, with their numbers.
-    pub departures: D,
-    /// The limit of the window in so many nanoseconds; asked for ascending times.
-    pub limit_in: L,
-}
-
 impl Spacing {
     pub fn new(policy: &Policy) -> Spacing {
         let mut spacing =
@@ -78,12 +69,13 @@ impl Spacing {
         self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);
     }
 
-    /// Makes the bucket leak at the largest rate that does not meet the window.
+    /// Makes the bucket leak at the largest rate that does not meet the window. The window holds `count` records, which
+    /// leave it at the times of `departures`, ascending, with their numbers. `limit_in` tells its limit in so many
+    /// nanoseconds, and is asked for ascending times.
     pub fn pace(
-        &mut self, now: Time, bucket: &mut LeakyBucket,
-        window: WindowAhead<impl Iterator<Item = (Time, u64)>, impl FnMut(u64) -> u64>,
+        &mut self, now: Time, bucket: &mut LeakyBucket, count: u64, departures: impl Iterator<Item = (Time, u64)>,
+        mut limit_in: impl FnMut(u64) -> u64,
     ) {
-        let WindowAhead { count, departures, mut limit_in } = window;
         let (record, late) = (bucket.record, self.lateness.at(now, self.length));
         let point = |(nanos, gone): (u64, u64)| {
             // A window that is too full has to find the bucket ready when it opens.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::scheduler::{ClientTurn, QueuedRecord, ServedRecord};
+use crate::scheduler::{ClientTurn, QueuedRecord};
 use crate::{policy::Overflow, reason::Reason, units::Time};
 
 /// Clients with partitions of their own keep records beyond this part of `queue_bytes` only within their shares of it.
@@ -88,7 +88,7 @@ impl Throttle {
                 Err(evicted) => return Some(evicted),
             };
             match self.scheduler.serve(now, turn, slot) {
-                ClientTurn::Served(served) => return Some(self.send(now, slot, served)),
+                ClientTurn::Served { record, in_window } => return Some(self.send(now, slot, record, in_window)),
                 ClientTurn::Blocked => {}
                 ClientTurn::OverLimit { until: Time::NEVER } => {
                     return Some(self.reject_delayed(slot, Reason::Held, Duration::ZERO));
@@ -125,7 +125,7 @@ impl Throttle {
     }
 
     #[inline]
-    fn send(&mut self, now: Time, slot: Slot, ServedRecord { record, in_window }: ServedRecord) -> Step {
+    fn send(&mut self, now: Time, slot: Slot, record: QueuedRecord, in_window: u64) -> Step {
         let (waited, commit_interval) = (record.waited(now), self.scheduler.policy.commit_interval);
         self.slots.release(slot);
         let Some(location) = self.ledger.release(slot) else {
