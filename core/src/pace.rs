@@ -26,10 +26,9 @@ mod view;
 use std::collections::VecDeque;
 
 use crate::units::{Ratio, Time};
-use estimate::{Changes, Check, Estimate};
+use estimate::{Check, Estimate};
 use history::{FinishedRates, RateWindow};
 pub use params::{ChangeCause, Control, Offsets, PaceParams};
-use partition::TargetPartition;
 use signals::Signals;
 pub use view::{PaceState, PaceView};
 
@@ -74,10 +73,6 @@ struct OffsetNews {
 impl Pace {
     /// A controller that starts from the configured capacity; one that only observes knows nothing yet.
     pub fn new(params: PaceParams, now: Time) -> Pace {
-        Pace::with_changes(params, Changes::default(), now)
-    }
-
-    fn with_changes(params: PaceParams, changes: Changes, now: Time) -> Pace {
         let capacity = params.capacity * MILLI;
         let (estimate, limit) = match params.control {
             Control::Apply => (params.clamped(capacity), params.clamped(capacity)),
@@ -88,7 +83,7 @@ impl Pace {
             rates: FinishedRates::new(params.cycle, 0),
             waits: VecDeque::new(),
             next_check: now + params.interval,
-            estimate: Estimate::new(estimate, changes, now),
+            estimate: Estimate::new(estimate, now),
             late_since: None,
             brake: WHOLE,
             limit,
@@ -100,14 +95,14 @@ impl Pace {
     /// Changes the settings. The estimate stays, within the new bounds; another use or cycle begins anew.
     pub fn change(&mut self, params: PaceParams, now: Time) {
         if (params.control, params.cycle) != (self.params.control, self.params.cycle) {
-            let markers = self.rates.markers();
-            *self = Pace::with_changes(params, self.estimate.changes(), now);
-            self.expect_markers(markers);
+            let (markers, changes) = (self.rates.units.markers, self.estimate.changes);
+            *self = Pace::new(params, now);
+            (self.rates.units.markers, self.estimate.changes) = (markers, changes);
             return;
         }
         self.params = params;
         if self.params.control == Control::Apply {
-            self.estimate.set(self.params.clamped(self.estimate.milli()), ChangeCause::Reload);
+            self.estimate.set(self.params.clamped(self.estimate.milli), ChangeCause::Reload);
         }
         self.find_limit();
     }
@@ -132,7 +127,7 @@ impl Pace {
     /// Tells how many markers of transactions our instances write to the target, per second and at most. Offsets that
     /// are neither our records nor our markers are records of other writers.
     pub fn expect_markers(&mut self, per_second: u64) {
-        self.rates.expect_markers(per_second);
+        self.rates.units.markers = per_second;
     }
 
     /// Takes the offsets of all partitions of the target in which the group has committed.
@@ -154,16 +149,16 @@ impl Pace {
         let ends: i64 = offsets.iter().map(|one| one.end).sum();
         let others = i128::from(ends) - i128::from(admitted);
         let observes = self.params.control == Control::Observe;
-        match self.signals.are_stalled() {
+        match self.signals.stalled {
             true => self.rates.clear(),
             false => self.rates.push(now, self.signals.commits(), others, is_busy, observes),
         }
-        let (late, target) = (self.signals.late(), self.params.target(self.known_estimate()));
+        let (late, target) = (self.signals.late, self.params.target(self.known_estimate()));
         self.brake = brake(late, target);
         self.late_since = (late > target / BUSY_PART).then(|| self.late_since.unwrap_or(now));
         if now >= self.next_check {
             self.next_check = now + self.params.interval;
-            if !self.signals.are_stalled() {
+            if !self.signals.stalled {
                 self.check(now, committed, target);
             }
         }
@@ -177,13 +172,13 @@ impl Pace {
         self.contact.follows = false;
         let since = *self.contact.blind_since.get_or_insert(now);
         if now.since(since) >= self.params.signal_timeout && self.params.control == Control::Apply {
-            self.estimate.set(self.estimate.milli().min(self.params.capacity * MILLI), ChangeCause::Signal);
+            self.estimate.set(self.estimate.milli.min(self.params.capacity * MILLI), ChangeCause::Signal);
         }
         self.find_limit();
     }
 
     fn forget(&mut self) {
-        self.rates = FinishedRates::new(self.params.cycle, self.rates.markers());
+        self.rates = FinishedRates::new(self.params.cycle, self.rates.units.markers);
         (self.signals, self.late_since, self.brake) = (Signals::default(), None, WHOLE);
     }
 
@@ -204,7 +199,7 @@ impl Pace {
     }
 
     fn find_limit(&mut self) {
-        let scaled = u128::from(self.estimate.milli()) * u128::from(self.brake) / u128::from(WHOLE);
+        let scaled = u128::from(self.estimate.milli) * u128::from(self.brake) / u128::from(WHOLE);
         self.limit = match self.params.control {
             Control::Apply => self.params.clamped(scaled as u64),
             Control::Observe => self.params.capacity * MILLI,
@@ -219,8 +214,8 @@ impl Pace {
 
     /// Compares the finished rate with the estimate.
     fn check(&mut self, now: Time, committed: i64, target: u64) {
-        let late = self.signals.late();
-        let gap = self.signals.longest(TargetPartition::gap);
+        let late = self.signals.late;
+        let gap = self.signals.longest(|partition| partition.gap);
         let window = |length| RateWindow { length, gap, since: None };
         let is_applied = self.params.control == Control::Apply;
         // Observation: before it was late, the service may have had less to do than it can.
@@ -238,7 +233,7 @@ impl Pace {
 
     /// The estimate or, while it is unknown, the configured capacity.
     fn known_estimate(&self) -> u64 {
-        if self.estimate.milli() == 0 { self.params.capacity * MILLI } else { self.estimate.milli() }
+        if self.estimate.milli == 0 { self.params.capacity * MILLI } else { self.estimate.milli }
     }
 }
 

@@ -17,14 +17,11 @@ const DOUBLE_AFTER: u32 = 12;
 /// A part in percent: the estimate is near a value, or the finished rate near the estimate.
 const NEAR_PERCENT: u64 = 85;
 
-/// Changes of the estimate, up and down, by cause.
-pub(super) type Changes = [[u64; ChangeCause::VARIANTS.len()]; 2];
-
 /// The estimate.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// In thousandths of a record per cycle; 0 while it is unknown.
-    milli: u64,
+    pub(super) milli: u64,
     /// The estimate when it was too high last.
     too_high: Option<u64>,
     /// Observation: the estimate is a rate at which the service became late, not only one that it reached.
@@ -37,7 +34,8 @@ pub(super) struct Estimate {
     cut_at: Time,
     /// The sum of the committed offsets at the last raise; `None` before the first offsets.
     raised_at: Option<i64>,
-    changes: Changes,
+    /// Changes, up and down, by cause.
+    pub(super) changes: [[u64; ChangeCause::VARIANTS.len()]; 2],
 }
 
 /// The inputs of a check.
@@ -54,21 +52,13 @@ pub(super) struct Check {
 }
 
 impl Estimate {
-    pub(super) fn new(milli: u64, changes: Changes, now: Time) -> Estimate {
-        Estimate { milli, cut_at: now, changes, ..Estimate::default() }
-    }
-
-    pub(super) fn milli(&self) -> u64 {
-        self.milli
+    pub(super) fn new(milli: u64, now: Time) -> Estimate {
+        Estimate { milli, cut_at: now, ..Estimate::default() }
     }
 
     /// Returns whether the service was too late with a higher estimate.
     pub(super) fn was_too_high(&self) -> bool {
         self.too_high.is_some() || self.is_found
-    }
-
-    pub(super) fn changes(&self) -> Changes {
-        self.changes
     }
 
     pub(super) fn set(&mut self, milli: u64, cause: ChangeCause) {

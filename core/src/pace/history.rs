@@ -43,10 +43,10 @@ impl RateWindow {
 
 /// The units of a rate.
 #[derive(Debug, Clone, Copy)]
-struct Units {
+pub(super) struct Units {
     cycle: Duration,
-    /// The most markers of transactions that our instances write, per second.
-    markers: u64,
+    /// The most markers of transactions that our instances write to the target, per second.
+    pub(super) markers: u64,
 }
 
 /// The rates that the service finishes.
@@ -55,9 +55,9 @@ pub(super) struct FinishedRates {
     recent: CommitHistory,
     /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
     steady: CommitHistory,
-    units: Units,
+    pub(super) units: Units,
     /// The rate of the last check, in thousandths of a record per cycle.
-    last: Option<u64>,
+    pub(super) last: Option<u64>,
 }
 
 impl FinishedRates {
@@ -73,15 +73,6 @@ impl FinishedRates {
         self.steady.polls.clear();
     }
 
-    /// The most markers of transactions that our instances write to the target, per second.
-    pub(super) fn markers(&self) -> u64 {
-        self.units.markers
-    }
-
-    pub(super) fn expect_markers(&mut self, per_second: u64) {
-        self.units.markers = per_second;
-    }
-
     /// Takes the commits of a poll. The recent rate is that of a service that is busy without a break.
     pub(super) fn push(&mut self, now: Time, commits: Vec<LastCommit>, others: i128, is_busy: bool, observes: bool) {
         if observes {
@@ -91,11 +82,6 @@ impl FinishedRates {
             true => self.recent.push(now, commits, others),
             false => self.recent.polls.clear(),
         }
-    }
-
-    /// The rate of the last check.
-    pub(super) fn last(&self) -> Option<u64> {
-        self.last
     }
 
     /// Measures the rate of a busy service, or of one that is on time.

@@ -24,11 +24,12 @@ pub(super) struct TargetPartition {
     ledger: VecDeque<(Time, i64)>,
     end: i64,
     /// The last commit, or the offsets at the first poll.
-    commit: LastCommit,
+    pub(super) commit: LastCommit,
     written_at: Option<Time>,
     /// The times from an open record, or the commit before, to a commit.
     gaps: VecDeque<u64>,
-    gap: u64,
+    /// The usual time between two commits.
+    pub(super) gap: u64,
     /// The ages of the oldest record that each commit left open.
     delays: VecDeque<(Time, u64)>,
     delay: u64,
@@ -122,18 +123,9 @@ impl TargetPartition {
         }
     }
 
-    /// The usual time between two commits.
-    pub(super) fn gap(&self) -> u64 {
-        self.gap
-    }
-
     /// The age that a commit usually leaves open, at most a gap.
     pub(super) fn usual(&self) -> u64 {
         self.usual.min(self.gap)
-    }
-
-    pub(super) fn last_commit(&self) -> LastCommit {
-        self.commit
     }
 
     /// Returns whether a record came in the last ten minutes.

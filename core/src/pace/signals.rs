@@ -10,8 +10,10 @@ use crate::units::Time;
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     partitions: BTreeMap<i32, TargetPartition>,
-    late: u64,
-    stalled: bool,
+    /// The age of the oldest open record beyond the usual one, over most partitions, in nanoseconds.
+    pub(super) late: u64,
+    /// The service commits nothing although records are open.
+    pub(super) stalled: bool,
 }
 
 impl Signals {
@@ -44,18 +46,8 @@ impl Signals {
         2 * open >= written.max(1)
     }
 
-    /// The age of the oldest open record beyond the usual one, over most partitions, in nanoseconds.
-    pub(super) fn late(&self) -> u64 {
-        self.late
-    }
-
-    /// Returns whether the service commits nothing although records are open.
-    pub(super) fn are_stalled(&self) -> bool {
-        self.stalled
-    }
-
     pub(super) fn commits(&self) -> Vec<LastCommit> {
-        self.partitions.values().map(TargetPartition::last_commit).collect()
+        self.partitions.values().map(|partition| partition.commit).collect()
     }
 
     /// Returns the largest value of any partition: of the usual time between two commits, or of the age that a commit

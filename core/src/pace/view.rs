@@ -69,7 +69,7 @@ pub struct PaceView {
 impl Pace {
     /// The state at this moment.
     pub fn view(&self, now: Time) -> PaceView {
-        let estimate = self.estimate.milli();
+        let estimate = self.estimate.milli;
         let rounded = |milli: u64| (milli + MILLI / 2) / MILLI;
         PaceView {
             state: self.state(),
@@ -80,33 +80,33 @@ impl Pace {
             floor: self.params.floor,
             ceiling: self.params.ceiling,
             brake: Ratio::from_millionths(self.brake as u32).unwrap_or(Ratio::ONE),
-            late: Duration::from_nanos(self.signals.late()),
+            late: Duration::from_nanos(self.signals.late),
             usual: Duration::from_nanos(self.signals.longest(TargetPartition::usual)),
-            gap: Duration::from_nanos(self.signals.longest(TargetPartition::gap)),
+            gap: Duration::from_nanos(self.signals.longest(|partition| partition.gap)),
             open_offsets: self.signals.open_offsets(),
-            rate: self.rates.last().map(rounded),
+            rate: self.rates.last.map(rounded),
             signal_age: self.contact.told_at.map(|at| now.since(at)),
             stuck_partitions: self.signals.stuck_partitions(now),
-            changes: self.estimate.changes(),
+            changes: self.estimate.changes,
         }
     }
 
     /// The estimate, 0 while it is unknown, and the limit in thousandths of a record per cycle.
     pub fn milli(&self) -> (u64, u64) {
-        (self.estimate.milli(), self.limit)
+        (self.estimate.milli, self.limit)
     }
 
     fn state(&self) -> PaceState {
-        let (applies, estimate) = (self.params.control == Control::Apply, self.estimate.milli());
+        let (applies, estimate) = (self.params.control == Control::Apply, self.estimate.milli);
         if self.contact.follows {
             PaceState::NotAlone
         } else if self.contact.blind_since.is_some() || self.contact.told_at.is_none() {
             PaceState::NoSignal
         } else if applies && self.limit <= self.params.floor * MILLI {
             PaceState::AtFloor
-        } else if self.signals.are_stalled() {
+        } else if self.signals.stalled {
             PaceState::Stalled
-        } else if self.signals.late() > self.params.target(self.known_estimate()) {
+        } else if self.signals.late > self.params.target(self.known_estimate()) {
             PaceState::Late
         } else if applies && estimate >= self.params.ceiling * MILLI {
             PaceState::AtCeiling
