@@ -18,15 +18,6 @@ fn records_count_for_a_cycle_and_at_most_a_slice_more() {
 }
 
 #[test]
-fn a_long_silence_empties_the_window() {
-    let mut window = SlidingCount::new(CYCLE);
-    window.add(at(1), 3);
-    assert_eq!(window.count(at(3_600_000)), 0);
-    window.add(at(3_600_000), 1);
-    assert_eq!(window.count(at(3_600_001)), 1);
-}
-
-#[test]
 fn the_count_is_below_the_limit_from_the_predicted_time() {
     let mut window = SlidingCount::exact_up_to(0, CYCLE);
     // Records around the end of the ring, with empty slices between them.
