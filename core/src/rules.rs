@@ -120,13 +120,8 @@ impl Rules {
     fn named(
         &self, by_id: &BTreeMap<Arc<str>, Vec<u32>>, now_ms: i64, wanted: impl Fn(&Rule) -> bool,
     ) -> Vec<Arc<str>> {
-        let is_listed = |places: &[u32]| {
-            places.iter().map(|&place| &self.list[place as usize]).any(|rule| rule.is_valid_at(now_ms) && wanted(rule))
-        };
-        let listed = by_id.iter().filter(|(_, places)| is_listed(places));
-        let mut ids: Vec<Arc<str>> = listed.map(|(id, _)| Arc::clone(id)).collect();
-        ids.sort_unstable();
-        ids
+        let is_listed = |places: &[u32]| self.valid(places.iter(), now_ms).any(&wanted);
+        by_id.iter().filter(|(_, places)| is_listed(places)).map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// The next time at which another set of rules is valid, or a rule expires records; in milliseconds since the Unix

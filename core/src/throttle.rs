@@ -269,10 +269,7 @@ impl Throttle {
 
     /// Counts an admission in shadow mode.
     fn count_sent_in_shadow(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
-        match client {
-            Some(client) => self.scheduler.clients.get_mut(client).counts.admitted += 1,
-            None => self.totals.unregistered.admitted += 1,
-        }
+        self.counts(client).admitted += 1;
         let in_window = self.shadow.as_mut().map_or(0, |window| window.add(now, 1));
         self.count_sent(now, partition, waited, in_window);
     }

@@ -139,11 +139,9 @@ impl Bounds {
             let slot = backlogs.clients.lookup(client)?.queue.records.head()?;
             Some(Eviction { client, slot, cause, before: (backlogs.length_of(client), backlogs.bytes) })
         };
-        while let Some(&client) = self.above_capacity.last() {
-            if backlogs.exceeds_capacity(client) {
-                return eviction(client, BacklogBound::QueueCapacity);
-            }
-            self.above_capacity.pop();
+        while self.above_capacity.pop_if(|client| !backlogs.exceeds_capacity(*client)).is_some() {}
+        if let Some(&client) = self.above_capacity.last() {
+            return eviction(client, BacklogBound::QueueCapacity);
         }
         if self.are_exceeded(backlogs) {
             return eviction(self.excess.furthest_above_share(backlogs)?, BacklogBound::QueueBytes);
@@ -168,13 +166,12 @@ impl Bounds {
     }
 
     fn client_with_surplus(&mut self, backlogs: Backlogs<'_>) -> Option<u32> {
-        while let Some(&client) = self.surplus.clients.last() {
-            if backlogs.exceeds_capacity(client) {
-                return Some(client);
-            }
-            self.surplus.clients.pop();
+        while self.surplus.clients.pop_if(|client| !backlogs.exceeds_capacity(*client)).is_some() {}
+        match self.surplus.clients.last() {
+            Some(client) => Some(*client),
+            None if self.surplus.bytes == 0 => None,
+            None => self.excess.furthest_above_share(backlogs),
         }
-        if self.surplus.bytes == 0 { None } else { self.excess.furthest_above_share(backlogs) }
     }
 }
 
