@@ -83,7 +83,7 @@ impl AvroSchema {
             parser.add(&serde_json::from_str(reference)?, "", MAX_DEPTH)?;
         }
         let root = parser.add(&serde_json::from_str(text)?, "", MAX_DEPTH)?;
-        Ok(AvroSchema { types: parser.types.into(), root, bytes: parser.memory.bytes() })
+        Ok(AvroSchema { types: parser.types.into(), root, bytes: parser.memory.0 })
     }
 
     /// Finds the string, the integer or the symbol of an enum at a path of fields. A union counts as the type that the

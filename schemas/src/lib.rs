@@ -59,7 +59,7 @@ pub enum SchemaError {
     LongName,
 }
 
-/// Counts the memory of a schema while it is parsed.
+/// Counts the bytes of a schema, or of several texts, which may take [`MAX_SCHEMA_BYTES`].
 #[derive(Debug, Default)]
 struct Memory(usize);
 
@@ -76,10 +76,6 @@ impl Memory {
             return Err(SchemaError::LongName);
         }
         self.take(2 * size_of::<(String, usize)>(), name.len())
-    }
-
-    fn bytes(&self) -> usize {
-        self.0
     }
 }
 

@@ -104,7 +104,7 @@ impl ProtoSchema {
         let messages = messages.collect::<Result<_, _>>()?;
         let enums = definitions.enums.iter().map(|values| numbered(values, &mut memory));
         let enums = enums.collect::<Result<_, _>>()?;
-        Ok(ProtoSchema { messages, enums, top: top.into(), bytes: memory.bytes() })
+        Ok(ProtoSchema { messages, enums, top: top.into(), bytes: memory.0 })
     }
 
     /// Finds the string, the integer or the name of an enum's value at a path of fields. A field that occurs more than
@@ -189,7 +189,8 @@ impl ProtoMessage {
         let (mut found, mut rivals) = (None, false);
         let members = field.oneof.map_or(&[][..], |oneof| &self.oneofs[oneof as usize]);
         while !bytes.is_empty() {
-            let (number, content) = next_field(&mut bytes)?;
+            let (number, form) = tag(&mut bytes)?;
+            let content = content(&mut bytes, number, form)?;
             if number == field.number && field.kind.fits(content) {
                 if found.replace(content).is_some() {
                     return Err(AnonymousReason::RepeatedField);
@@ -212,11 +213,6 @@ impl FieldKind {
             _ => matches!(content, Content::Varint(_)),
         }
     }
-}
-
-fn next_field<'r>(bytes: &mut Bytes<'r>) -> Result<(u32, Content<'r>), AnonymousReason> {
-    let (number, form) = tag(bytes)?;
-    Ok((number, content(bytes, number, form)?))
 }
 
 /// Reads the number of a field, and the form of its content.

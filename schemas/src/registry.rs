@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, error::Error, path::PathBuf};
 use serde::Deserialize;
 use watermaster_settings::{SchemaRegistry, client_id::SchemaId, percent_encoded};
 
-use crate::{MAX_SCHEMA_BYTES, Schema, SchemaError};
+use crate::{Memory, Schema, SchemaError};
 
 /// The most schemas that one schema may refer to, directly and through others.
 const MAX_REFERENCES: usize = 100;
@@ -93,15 +93,8 @@ enum Said {
 struct References {
     texts: Vec<String>,
     seen: BTreeSet<(String, i64)>,
-    bytes: usize,
-}
-
-impl References {
-    /// Counts a text, the schema's own or a reference's.
-    fn count(&mut self, text: &str) -> Result<(), SchemaError> {
-        self.bytes += text.len();
-        if self.bytes <= MAX_SCHEMA_BYTES { Ok(()) } else { Err(SchemaError::TooLarge) }
-    }
+    /// The bytes of all texts: the schema's own and those of its references.
+    memory: Memory,
 }
 
 /// The body of an error. Codes of five digits are the registry's own; 404 alone may come from any web server.
@@ -137,7 +130,7 @@ impl RegistryClient {
             Err(error) => return Err(error),
         };
         let mut references = References::default();
-        let parsed = match references.count(&stored.schema) {
+        let parsed = match references.memory.take(stored.schema.len(), 0) {
             Ok(()) => self.add_references(&stored, &mut references)?,
             Err(error) => Err(error),
         };
@@ -171,7 +164,7 @@ impl RegistryClient {
                 }
                 Said::TooLarge => return Ok(Err(SchemaError::TooLarge)),
             };
-            if let Err(error) = references.count(&referred.schema) {
+            if let Err(error) = references.memory.take(referred.schema.len(), 0) {
                 return Ok(Err(error));
             }
             if let Err(error) = self.add_references(&referred, references)? {
