@@ -160,7 +160,7 @@ impl Asker {
         }
     }
 
-    /// Returns the id of a topic, which another topic of the same name does not have; empty where the brokers tell none.
+    /// Returns the id of a topic, which no other topic of its name has; empty where the brokers tell none.
     ///
     /// # Errors
     /// No broker answers in time, or the topic is refused.

@@ -148,8 +148,8 @@ impl MembershipWatch {
 }
 
 impl Engine<'_> {
-    /// Returns whether only another consumer can go on: this one is in no group, it asks for a topic that was made anew,
-    /// or it connects with old secrets. The other clients are replaced with it then.
+    /// Returns whether only another consumer can go on: this one is in no group, asks for a topic that was made anew,
+    /// or connects with old secrets. The other clients are replaced with it then.
     pub(super) fn needs_consumer(&mut self, now: Time) -> Result<bool, StopCause> {
         self.renew_logins();
         if self.contact.reads_anew {

@@ -101,7 +101,7 @@ impl PolicyInForce {
         policy
     }
 
-    /// Returns whether other rules may be valid now than at the last look, or the wall clock went back, or records named
+    /// Returns whether other rules may be valid now than at the last look, the wall clock went back, or records named
     /// groups that patterns make.
     pub(super) fn is_due(&mut self, now: Time, wall_ms: impl FnOnce() -> i64) -> bool {
         if self.with_rules.rules.are_tables_only() || now < self.next_look {

@@ -41,8 +41,10 @@ impl Log {
     }
 
     fn member(&self) -> Member {
-        let log = SeatLog::open(&kafka(&self.broker, 0), &self.topic, &self.topic, &self.prefix(), TIMEOUT);
-        let log = log.expect("the log opens");
+        // A busy broker knows a topic a moment after it has made it.
+        let log = wait_for("the log to open", TIMEOUT, || {
+            SeatLog::open(&kafka(&self.broker, 0), &self.topic, &self.topic, &self.prefix(), TIMEOUT).ok()
+        });
         let (states, read, ends, news) = (HashMap::new(), Vec::new(), Vec::new(), Vec::new());
         Member { log, attempts: 0, states, read, ends, position: 0, news }
     }

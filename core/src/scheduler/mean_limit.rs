@@ -59,7 +59,7 @@ impl MeanLimit {
         (self.mean_at(now).min(self.mean_at(until)), until)
     }
 
-    /// The means of the windows that end in so many nanoseconds, later and later, if the limit stays: one walk along the
+    /// The means of the windows that end in these nanoseconds, later and later, if the limit stays: one walk along the
     /// former limits, as each leaves the window. `None` if the limit has not changed within the window.
     pub(super) fn forecast(&self, now: Time) -> impl FnMut(u64) -> Option<u64> {
         let MeanLimit { cycle, current, former, .. } = self;
