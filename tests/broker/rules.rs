@@ -298,7 +298,8 @@ mod long {
         let names = ["one", "two"];
         let broker = Broker::of_this_run();
         let world = World::new(&broker, "rules-many");
-        let mut instances = Watermaster::start_all(&world.config, &names);
+        let config = Config { kafka: "delivery = \"exactly_once\"".to_owned(), ..world.config.clone() };
+        let mut instances = Watermaster::start_all(&config, &names);
         let url = |instance: &Watermaster| instance.url().expect("the log has the admin address");
         let urls = [0, 1].map(|place| Mutex::new(url(&instances[place])));
         let source = world.rig.sources[0].clone();
@@ -331,7 +332,7 @@ mod long {
                 wait_until("enough answers for a kill", 4 * DRAIN_TIMEOUT, due);
                 let place = kill % 2;
                 instances[place].kill();
-                instances[place] = Watermaster::start(&Config { instance: names[place], ..world.config.clone() });
+                instances[place] = Watermaster::start(&Config { instance: names[place], ..config.clone() });
                 *urls[place].lock().expect("no holder panics") = url(&instances[place]);
             }
         });
@@ -346,7 +347,7 @@ mod long {
         times.sort_unstable();
         let at = |per_cent: usize| -> Duration { times[times.len() * per_cent / 100] };
         println!("a put took {:?} (median), {:?} (p99); all rules at both {seen:?} after the last", at(50), at(99));
-        instances.push(Watermaster::start(&Config { instance: "three", ..world.config.clone() }));
+        instances.push(Watermaster::start(&Config { instance: "three", ..config.clone() }));
         wait_until("the third instance has all rules", DRAIN_TIMEOUT, || in_force(&instances[2]));
         let answers: Vec<(String, String)> = answers.into_iter().collect();
         for instance in &instances {
