@@ -732,7 +732,7 @@ fn a_client_closes_although_its_assignment_waits_for_an_answer() {
             assert!(Instant::now() < deadline, "nothing was revoked");
             second.poll(Duration::ZERO);
         }
-        // Its next assignment, of no more partitions, comes at once, and is not polled.
+        // librdkafka reports the next assignment of the first client at once. The test does not poll for it.
         assert!(first.close(TIMEOUT) && second.close(TIMEOUT));
     }
 }

@@ -179,9 +179,10 @@ impl Policy {
     /// Returns whether a record that names this group would make it: it is none yet, and a valid rule has a pattern for
     /// it.
     pub fn would_make_group(&self, name: &str) -> bool {
+        // Most records name a known group: no pattern is matched for them.
         self.rules.has_patterns_of_groups()
-            && self.rules.makes_group(name, self.rules_at_ms)
             && self.group_named(name).is_none()
+            && self.rules.makes_group(name, self.rules_at_ms)
     }
 
     /// The index of the group with a table that lists a client. Of several patterns the one with the most literal

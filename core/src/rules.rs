@@ -97,7 +97,7 @@ impl Rules {
         !self.of_groups.is_empty()
     }
 
-    /// Returns whether a pattern of a rule matches a group, at whatever time the rule is valid.
+    /// Returns whether any rule has a pattern that matches a group. The rule need not be valid now.
     pub fn may_make_group(&self, group: &str) -> bool {
         self.of_groups.iter().any(|&place| self.list[place as usize].target.names_group(group))
     }

@@ -48,6 +48,10 @@ pub enum AskError {
     Client(#[from] KafkaError),
 }
 
+pub(crate) fn is_final(code: Code) -> bool {
+    matches!(code, Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::UnknownTopicOrPartition)
+}
+
 /// Properties of a topic; `None` where the broker does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFacts {
@@ -165,8 +169,11 @@ impl Asker {
     /// # Errors
     /// No broker answers in time, or the topic is refused.
     pub fn topic_id(&self, topic: &str, timeout: Duration) -> Result<String, AskError> {
-        let id = assign::topic_id(&self.consumer, topic, timeout);
-        id.map_err(|source| AskError::Topic { topic: topic.to_owned(), source })
+        let topic_of = || topic.to_owned();
+        assign::topic_id(&self.consumer, topic, timeout).map_err(|source| match source {
+            ClientError::MetadataFetch(code) if is_final(code) => AskError::RefusedTopic { topic: topic_of(), code },
+            source => AskError::Topic { topic: topic_of(), source },
+        })
     }
 
     /// Checks that topics exist.

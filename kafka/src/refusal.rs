@@ -76,7 +76,7 @@ impl Explanations {
     }
 }
 
-/// Names the properties that prove who the client is.
+/// Names the properties that prove the identity of the client.
 fn credentials(kafka: &Kafka) -> &'static str {
     let mechanism = ["sasl.mechanism", "sasl.mechanisms"].iter().find_map(|name| kafka.properties.get(*name));
     match mechanism.map(String::as_str) {

@@ -32,7 +32,7 @@ const ID_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct Subject {
     partitions: BTreeMap<String, usize>,
-    /// The id of each source's topic; empty where the brokers do not tell it. And the time of the last question.
+    /// The id of each source's topic, once the brokers have told it, and the time of the last question.
     ids: BTreeMap<String, String>,
     ids_asked: Option<Instant>,
     dead_letters: DeadLetterWatch,
@@ -121,8 +121,7 @@ impl Subject {
 
     /// Returns the sources with other ids than before. librdkafka does not notice a topic that was made anew if the
     /// former one had changed its leader: it takes the lower leader epoch of the new one for one that is out of date,
-    /// and asks for the former one forever. A topic without an answer to the first question is not asked about again:
-    /// embedded brokers know no ids.
+    /// and asks for the former one forever. Embedded brokers and those before Kafka 2.8 tell no ids.
     fn topics_made_anew(&mut self, client: &mut Client<'_>, service: &Service) -> Vec<String> {
         if self.ids_asked.is_some_and(|at| at.elapsed() < IDS_INTERVAL) {
             return Vec::new();
@@ -132,14 +131,11 @@ impl Subject {
         self.ids.retain(|topic, _| service.sources.iter().any(|source| source.topic == *topic));
         let mut made_anew = Vec::new();
         for source in &service.sources {
-            let known = self.ids.get(&source.topic);
-            if known.is_some_and(String::is_empty) {
-                continue;
-            }
-            let id = match (asker.topic_id(&source.topic, ID_TIMEOUT), known) {
-                (Ok(id), _) => id,
-                (Err(_), Some(_)) => continue,
-                (Err(_), None) => String::new(),
+            let id = match asker.topic_id(&source.topic, ID_TIMEOUT) {
+                Ok(id) if !id.is_empty() => id,
+                Ok(_) | Err(AskError::RefusedTopic { .. }) => continue,
+                // Brokers that do not answer about one topic do not answer about the next.
+                Err(_) => break,
             };
             let former = self.ids.insert(source.topic.clone(), id.clone());
             made_anew.extend(former.filter(|former| *former != id).map(|_| source.topic.clone()));

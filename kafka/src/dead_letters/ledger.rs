@@ -73,7 +73,7 @@ impl Ledger {
     /// The brokers do not answer within `timeout`, or refuse; or an entry is not of this format.
     pub fn load(&mut self, reader: &mut Reader, timeout: Duration) -> Result<(), AskError> {
         let deadline = Instant::now() + timeout;
-        let id = reader.topic_id(remaining(deadline))?;
+        let id = reader.asker.topic_id(reader.topic(), remaining(deadline))?;
         let log = reader.log_bounds(&self.topic, remaining(deadline))?.unwrap_or(0..0);
         if id != self.id || self.next > log.end {
             *self = Ledger::empty(self.topic.clone(), self.letters.clone(), id);

@@ -13,7 +13,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::Kafka;
 
 use super::Positions;
-use crate::ask::{AskError, Asker};
+use crate::ask::{AskError, Asker, is_final};
 use crate::record::{Headers, NO_TIMESTAMP};
 use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
 use crate::{assign, client::KafkaError};
@@ -127,22 +127,8 @@ impl Reader {
         let (at, deadline) = (Offset::Offset(time_ms), Instant::now() + timeout);
         let found = assign::offsets(&self.asker.consumer, &self.topics, &self.partitions, at, deadline);
         let found = found.map_err(|source| self.failed(source))?.into_iter();
-        // It is below zero where all records are older.
+        // Where all records of a partition are older, its offset is negative.
         Ok(found.filter(|(_, offset)| *offset >= 0).map(|((_, partition), offset)| (partition, offset)).collect())
-    }
-
-    /// Returns the id of the topic, which another topic of the same name does not have; empty where the brokers tell
-    /// none.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic is refused.
-    pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, AskError> {
-        assign::topic_id(&self.asker.consumer, self.topic(), timeout).map_err(|error| match error {
-            ClientError::MetadataFetch(code) if is_final(code) => {
-                AskError::RefusedTopic { topic: self.topic().to_owned(), code }
-            }
-            error => self.failed(error),
-        })
     }
 
     /// Returns the first offset of another topic's partition 0 and the end of its stable records; `None` if the topic
@@ -307,13 +293,9 @@ impl Drop for Reader {
     }
 }
 
-fn is_final(code: Code) -> bool {
-    matches!(code, Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::UnknownTopicOrPartition)
-}
-
 /// Reads single records of source topics: the originals of stubs.
 pub struct Originals {
-    asker: Asker,
+    pub(super) asker: Asker,
 }
 
 impl Originals {

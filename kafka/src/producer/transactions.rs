@@ -17,7 +17,7 @@ use crate::login::Login;
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
 pub const MAX_TAINTED_STARTS: u32 = 3;
 
-/// A producer whose records and offsets become visible together.
+/// A producer that makes records and offsets visible together.
 ///
 /// In each transaction: begin, send, send the offsets, commit or abort. [`init`](Transactions::init) comes first.
 pub struct Transactions {

@@ -89,18 +89,20 @@ fn own(all: &[Header]) -> Option<Origin> {
 }
 
 fn foreign(all: &[Header], (writer, prefix, names): (Writer, &str, [&str; 4])) -> Option<Origin> {
-    let [topic, partition, offset, reason] = names.map(|name| [prefix, name].concat().into_bytes());
+    // Most headers are of no program or of another one: only the first name is joined for those.
+    let [topic, partition, offset, reason] = names;
+    let full = |name| [prefix, name].concat().into_bytes();
     let number = |name: &[u8]| match writer {
         Writer::Spring => integer(last(all, name)?.as_deref()?),
         _ => number(all, name),
     };
     Some(Origin {
         writer,
-        topic: text(all, &topic)?,
-        partition: i32::try_from(number(&partition)?).ok()?,
-        offset: number(&offset)?,
+        topic: text(all, &full(topic))?,
+        partition: i32::try_from(number(&full(partition))?).ok()?,
+        offset: number(&full(offset))?,
         timestamp_ms: None,
-        reason: text(all, &reason).unwrap_or_default(),
+        reason: text(all, &full(reason)).unwrap_or_default(),
         client: String::new(),
         // No other program counts, so each redrive does.
         attempt: attempt(all).unwrap_or(0).saturating_add(1),

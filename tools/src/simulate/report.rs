@@ -29,7 +29,9 @@ pub struct TraceFacts {
     service: String,
     cycle: Duration,
     threshold: Duration,
-    contents: Contents,
+    /// The extent of the trace, for people and as JSON.
+    extent: String,
+    trace: Value,
     /// Reasons to doubt the numbers.
     notes: Vec<String>,
 }
@@ -56,7 +58,12 @@ impl WhatIf {
             service: service.name.clone(),
             cycle: service.policy.cycle,
             threshold: options.threshold,
-            contents: contents.clone(),
+            extent: contents.extent(),
+            trace: json!({
+                "records": contents.records(), "clients": contents.clients.len(),
+                "partitions": contents.partitions.len(),
+                "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
+            }),
             notes: notes(contents, service, options),
         };
         WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }
@@ -64,7 +71,7 @@ impl WhatIf {
 
     /// Returns a sentence about the trace.
     pub fn title(&self) -> String {
-        format!("{}: {}", self.facts.service, self.facts.contents.extent())
+        format!("{}: {}", self.facts.service, self.facts.extent)
     }
 
     /// Returns whether every question has an answer.
@@ -104,16 +111,11 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
 impl Serialize for WhatIf {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let facts = &self.facts;
-        let contents = &facts.contents;
-        let trace = json!({
-            "records": contents.records(), "clients": contents.clients.len(), "partitions": contents.partitions.len(),
-            "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
-        });
         let mut report = serializer.serialize_struct("WhatIf", 8)?;
         report.serialize_field("service", &facts.service)?;
         report.serialize_field("cycle_seconds", &facts.cycle.as_secs_f64())?;
         report.serialize_field("threshold_seconds", &facts.threshold.as_secs_f64())?;
-        report.serialize_field("trace", &trace)?;
+        report.serialize_field("trace", &facts.trace)?;
         report.serialize_field("notes", &facts.notes)?;
         report.serialize_field("points", &self.points.iter().map(Point::json).collect::<Vec<_>>())?;
         report.serialize_field("answers", &self.answers.iter().map(FoundCapacity::json).collect::<Vec<_>>())?;
