@@ -123,6 +123,14 @@ impl Scheduler {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
         }
         self.gates.change(now, &old, &self.policy);
+        if (old.mode, self.policy.mode) == (Mode::Reject, Mode::Shape) {
+            // Records that go first are not paced: those of a whole cycle may wait, and would go at once.
+            for (index, Client { queue, .. }) in
+                self.clients.iter_mut_indexed().filter(|(_, client)| client.queue.first > 0)
+            {
+                self.backlog.wait_in_turn(index, queue, |_| ());
+            }
+        }
         self.allocate(Cause::Reload);
         self.clients.requeue_all(&mut self.backlog);
         self.find_expiring();

@@ -734,6 +734,31 @@ fn an_instance_that_holds_nothing_knows_no_time_for_a_retry() {
     assert!(due > now + SECOND && due < now + SECOND * 11 / 10, "{due:?}");
 }
 
+/// The bug: records within shares that waited for room in the window of reject mode still went first after a change to
+/// shape mode, so up to a whole capacity went at once.
+#[test]
+fn records_that_waited_in_reject_mode_are_paced_in_shape_mode() {
+    let mut reject = policy(400, SECOND);
+    reject.mode = Mode::Reject;
+    names(&mut reject, &["A", "B", "C", "D"]);
+    let mut sim = Sim::new(reject.clone(), 1);
+    for client in ["A", "B", "C"] {
+        (0..100).for_each(|_| assert_eq!(sim.read(client, 0), AT_ONCE));
+    }
+    reject.capacity = 200;
+    sim.throttle.handle_policy(sim.now, reject.clone());
+    (0..50).for_each(|_| assert_eq!(sim.read("D", 0), Fate::Held, "within its share"));
+    sim.throttle.handle_policy(sim.now, Policy { mode: Mode::Shape, ..reject });
+    let admitted = |sim: &Sim| sim.count("D", |fate| matches!(fate, Fate::Admitted { .. }));
+    sim.run_for(SECOND);
+    // The bucket is as deep as two commit intervals, or 4 records, and leaks one in 5 ms.
+    assert!(admitted(&sim) <= 5, "{} at once", admitted(&sim));
+    sim.run_for(SECOND / 10);
+    assert!((15..=25).contains(&admitted(&sim)), "{} in 100 ms", admitted(&sim));
+    sim.run_for(SECOND / 4);
+    assert_eq!(admitted(&sim), 50);
+}
+
 /// The bug: the window of the records that were sent in shadow mode lacked the margin by which the clocks of a group
 /// may differ, and an instance that began to enforce forgot records that still count.
 #[test]
