@@ -56,7 +56,7 @@ export function keyed(parent, items, key, make, update = () => {}) {
 export function facts(rows) {
   return h('dl', { class: 'facts' }, rows.filter(Boolean).map(([name, value, why]) =>
     h('div', {}, h('dt', {}, name),
-      h('dd', {}, h('span', { class: 'value' }, value), why && h('span', { class: 'why' }, why)))));
+      h('dd', {}, h('div', { class: 'value' }, value), why && h('div', { class: 'why' }, why)))));
 }
 
 /** Makes a card with a heading. */
