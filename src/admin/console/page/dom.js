@@ -2,30 +2,37 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** Sets attributes, listeners (`onclick`) and children, of which empty ones are left out. */
-function fill(element, attributes, children) {
+const isGiven = (value) => value !== null && value !== undefined && value !== false;
+
+/** Sets attributes and listeners (`onclick`). An attribute without a value is removed. */
+export function set(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
     if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? '' : value);
+    else if (isGiven(value)) element.setAttribute(name, value === true ? '' : value);
+    else element.removeAttribute(name);
   }
-  element.append(...children.flat(Infinity).filter((child) => (child ?? false) !== false));
+  return element;
+}
+
+/** Makes these the children of an element. Those without a value are left out. */
+export function put(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter(isGiven));
   return element;
 }
 
 /** Makes an HTML element. */
 export function h(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+  return put(set(document.createElement(tag), attributes), children);
 }
 
 /** Makes an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+  return put(set(document.createElementNS(SVG, tag), attributes), children);
 }
 
 /** Shows a client id apart from the text around it, whatever its direction. */
-export function id(name, attributes = {}) {
-  return h('bdi', { class: 'id', title: name, ...attributes }, name);
+export function id(name) {
+  return h('bdi', { class: 'id', title: name }, name);
 }
 
 /** Sets a text only where it changes, so that screen readers and selections are left alone. */
@@ -33,22 +40,27 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Returns a function that draws with the next frame, however often it is called until then. */
+export function eachFrame(draw) {
+  let frame = 0;
+  const now = () => {
+    frame = 0;
+    draw();
+  };
+  return () => { frame ||= requestAnimationFrame(now); };
+}
+
 /** Makes the children of an element those of a list. Each keeps its element, and so its focus, with its key. */
 export function keyed(parent, items, key, make, update = () => {}) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  let next = parent.firstElementChild;
-  for (const item of items) {
+  items.forEach((item, at) => {
     const name = String(key(item));
-    let child = before.get(name);
+    const child = before.get(name) ?? make(item);
     before.delete(name);
-    if (!child) {
-      child = make(item);
-      child.dataset.key = name;
-    }
-    if (child === next) next = next.nextElementSibling;
-    else parent.insertBefore(child, next);
+    child.dataset.key = name;
+    if (child !== parent.children[at]) parent.insertBefore(child, parent.children[at] ?? null);
     update(child, item);
-  }
+  });
   for (const child of before.values()) child.remove();
 }
 
@@ -70,10 +82,14 @@ export function table(heads, body) {
     h('thead', {}, h('tr', {}, heads.map((name) => h('th', { scope: 'col' }, name)))), body);
 }
 
+/** Makes a row of a table from its heading, from texts of any direction, and from cells that are made already. */
+export function row(head, texts, ...cells) {
+  return h('tr', {}, h('th', { scope: 'row' }, head), texts.map((text) => h('td', {}, h('bdi', {}, text))), cells);
+}
+
 /** Joins client ids as a sentence does, and counts those that are too many. */
-export function listed(names, most = 3) {
-  const parts = names.slice(0, names.length > most + 1 ? most : most + 1).map((name) => id(name));
-  const others = names.length - parts.length;
-  if (others > 0) parts.push(`${others} more`);
-  return parts.flatMap((part, at) => (at === 0 ? [part] : [at === parts.length - 1 ? ' and ' : ', ', part]));
+export function listed(names) {
+  const parts = names.slice(0, names.length > 4 ? 3 : 4).map(id);
+  if (names.length > parts.length) parts.push(`${names.length - parts.length} more`);
+  return parts.flatMap((part, at) => [at === 0 ? '' : at === parts.length - 1 ? ' and ' : ', ', part]);
 }

@@ -11,6 +11,7 @@ export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one
 export const records = (n) => plural(n, 'record');
 /** A number with at most one decimal. */
 export const decimal = (n) => precise.format(n);
+export const sum = (numbers) => numbers.reduce((whole, n) => whole + n, 0);
 export const percent = (ratio) => `${precise.format(100 * ratio)} %`;
 
 /** A length of time in the unit that suits it. */
@@ -30,10 +31,16 @@ export function bytes(n) {
   return `${precise.format(n / 1024 ** at)} ${units[at]}`;
 }
 
-/** The time of day, and the time with its day and zone. */
-const at = (format) => (ms) => (Number.isNaN(new Date(ms).getTime()) ? 'at an unknown time' : format.format(ms));
+/** The time of day, and the time with its day and zone, of milliseconds since 1970 or of a text of ISO 8601. */
+const at = (format) => (when) => (isNaN(new Date(when)) ? 'at an unknown time' : format.format(new Date(when)));
 export const time = at(clock);
 export const moment = at(day);
 
 /** The unit of figures that belong to a cycle. */
 export const perCycle = (cycle) => (cycle === 1 ? 'a second' : `in ${seconds(cycle)}`);
+
+/** A value of a configuration or of a rule. */
+export function shown(value) {
+  if (value === null) return 'not set';
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
