@@ -8,9 +8,9 @@ const KEPT_SAMPLES = 900;
 const TOKEN = 'watermaster-token';
 
 /** A refusal by the instance, in its words. */
-export class Refusal extends Error {
-  constructor(status, text, body) {
-    super(text);
+class Refusal extends Error {
+  constructor(status, body) {
+    super(body.message ?? body.error ?? `status ${status}`);
     Object.assign(this, { status, body });
   }
 }
@@ -19,67 +19,62 @@ export class Refusal extends Error {
 
 let asking = null;
 
+/** Tells whether a person is asked for a token. */
+export const isAsking = () => asking !== null;
+
 function askForToken(why, mayCancel) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById('login');
     const input = document.getElementById('token');
     document.getElementById('login-why').textContent = why;
-    dialog.querySelector('form').onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem(TOKEN, input.value.trim());
-      input.value = '';
-      end(true);
-    };
-    const cancel = document.getElementById('login-cancel');
-    const end = (typed) => {
-      dialog.close();
-      asking = null;
-      resolve(typed);
-    };
     // Unless it is for a change, there is nothing to see without a token.
-    cancel.hidden = !mayCancel;
-    cancel.onclick = () => end(false);
-    dialog.oncancel = (event) => {
-      event.preventDefault();
-      if (mayCancel) end(false);
+    document.getElementById('login-cancel').hidden = !mayCancel;
+    dialog.closedBy = mayCancel ? 'closerequest' : 'none';
+    dialog.returnValue = '';
+    dialog.onclose = () => {
+      const isTyped = dialog.returnValue === 'typed';
+      if (isTyped) sessionStorage.setItem(TOKEN, input.value.trim());
+      input.value = '';
+      asking = null;
+      connection.changed();
+      resolve(isTyped);
     };
     dialog.showModal();
   });
+  connection.changed();
   return asking;
 }
 
-/** Asks, and for a token if one is needed. `wait` is called around the time for which a person types. */
+/** Asks, and for a token if one is needed. */
 async function ask(path, options = {}) {
   const isChange = options.method !== undefined;
   for (;;) {
-    if (asking) await asking;
+    await asking;
     const token = sessionStorage.getItem(TOKEN);
-    const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+    const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
     const signal = options.signal ?? AbortSignal.timeout(20_000);
     const response = await fetch(path, { ...options, signal, headers, cache: 'no-store', credentials: 'omit' });
     if (response.ok) return response;
-    const body = await response.json().catch(() => ({}));
-    const { status } = response;
-    const refusal = new Refusal(status, body.message ?? body.error ?? `status ${status}`, body);
-    if (status !== 401 && !(status === 403 && isChange)) throw refusal;
+    const refusal = new Refusal(response.status, await response.json().catch(() => ({})));
+    const isForbidden = response.status === 403;
+    if (response.status !== 401 && !(isForbidden && isChange)) throw refusal;
     if (token === sessionStorage.getItem(TOKEN)) {
-      if (status === 401) sessionStorage.removeItem(TOKEN);
-      const why = status === 403 ? `${refusal.message}.` : token ? 'This instance refused the token.'
+      if (!isForbidden) sessionStorage.removeItem(TOKEN);
+      const why = isForbidden ? `${refusal.message}.` : token ? 'This instance refused the token.'
         : isChange ? 'A change needs a token.' : 'This instance shows its figures only with a token.';
-      connection.pause(askForToken(why, isChange));
-      if (!(await asking)) throw refusal;
+      if (!(await askForToken(why, isChange))) throw refusal;
     }
   }
 }
 
 /** Returns the answer to a question, as it is. */
-export async function get(path) {
-  return (await ask(path)).json();
+export async function get(path, options) {
+  return (await ask(path, options)).json();
 }
 
 /** Sends a change, or the question what it would do. Returns the answer, if there is one. */
-export async function send(path, method, body, headers = {}) {
-  const type = body === undefined ? {} : { 'Content-Type': 'application/json' };
+export async function send(path, method, body, headers) {
+  const type = { 'Content-Type': 'application/json' };
   const response = await ask(path, { method, body: JSON.stringify(body), headers: { ...type, ...headers } });
   return response.status === 204 ? null : response.json();
 }
@@ -91,31 +86,16 @@ export const connection = {
   lostAt: null,
   why: '',
   changed: () => {},
-  paused: false,
 
-  alive() {
-    if (this.lostAt !== null || this.why) this.set(null, '');
-  },
   lost(why) {
-    if (!this.paused && (this.lostAt === null || this.why !== why)) this.set(this.lostAt ?? Date.now(), why);
+    if (!asking) this.set(this.lostAt ?? Date.now(), why);
   },
   set(lostAt, why) {
+    if (lostAt === this.lostAt && why === this.why) return;
     Object.assign(this, { lostAt, why });
     this.changed();
   },
-  async pause(typing) {
-    this.paused = true;
-    this.changed();
-    await typing;
-    this.paused = false;
-    this.changed();
-  },
 };
-
-const pause = (ms, signal) => new Promise((resolve) => {
-  const timer = setTimeout(resolve, ms);
-  signal.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
-});
 
 /** Repeats `attempt`; each ends after a silence, unless it calls `alive`. Returns the way to stop. */
 function repeat(attempt, between) {
@@ -135,13 +115,13 @@ function repeat(attempt, between) {
       alive();
       let wait = between;
       try {
-        await attempt(AbortSignal.any([stop.signal, silent.signal]), () => { alive(); connection.alive(); });
+        await attempt(AbortSignal.any([stop.signal, silent.signal]), () => { alive(); connection.set(null, ''); });
       } catch (why) {
         if (!stop.signal.aborted) connection.lost(why instanceof Refusal ? why.message : '');
         wait = RETRY_MS;
       }
       clearTimeout(timer);
-      if (wait) await pause(wait, stop.signal);
+      await new Promise((resolve) => setTimeout(resolve, wait));
     }
   })();
   return () => stop.abort();
@@ -150,7 +130,7 @@ function repeat(attempt, between) {
 /** Asks each second. Returns the way to stop. */
 export function poll(path, show) {
   return repeat(async (signal, alive) => {
-    const answer = await (await ask(path, { signal })).json();
+    const answer = await get(path, { signal });
     alive();
     // An error in there is none of the connection.
     queueMicrotask(() => show(answer));
@@ -165,7 +145,7 @@ export class Service {
   constructor(name, changed) {
     this.name = name;
     this.path = `/v1/services/${encodeURIComponent(name)}`;
-    this.stop = repeat((signal, alive) => this.#follow(signal, () => { alive(); changed(this); }), 20);
+    this.stop = repeat((signal, alive) => this.#follow(signal, () => { alive(); changed(); }), 20);
   }
 
   async #follow(signal, changed) {
@@ -176,8 +156,7 @@ export class Service {
     for (let text = ''; ;) {
       const { value, done } = await reader.read();
       if (done) return;
-      text += value;
-      const events = text.split('\n\n');
+      const events = (text + value).split('\n\n');
       text = events.pop();
       for (const event of events) this.#take(JSON.parse(event.slice(event.indexOf('data: ') + 6)));
       if (events.length) changed();

@@ -1,7 +1,7 @@
 // The frame of the page: the address after # names a view, and one service at a time is followed.
 
-import { h, keyed } from './dom.js';
-import { Service, connection, get } from './api.js';
+import { eachFrame, h, keyed, set } from './dom.js';
+import { Service, connection, get, isAsking } from './api.js';
 import { time } from './format.js';
 import { hrefOf, overview } from './overview.js';
 import { serviceView } from './service.js';
@@ -17,7 +17,6 @@ const status = document.getElementById('status');
 
 let view = null;
 let followed = null;
-let drawing = 0;
 let path = [];
 let names = [];
 
@@ -30,21 +29,16 @@ function parts() {
   }
 }
 
-/** Shows a service once something is known of it. */
-function draw(service) {
-  if (service === followed && service.samples.length && service.now.name) view?.show?.(service);
+/** Shows the service that is followed once something is known of it. */
+function draw() {
+  if (followed?.samples.length && followed.now.name) view.show?.(followed);
 }
+const drawSoon = eachFrame(draw);
 
 function follow(name) {
   if (followed?.name === name) return followed;
   followed?.stop();
-  const changed = (service) => {
-    drawing ||= requestAnimationFrame(() => {
-      drawing = 0;
-      draw(service);
-    });
-  };
-  followed = name === null ? null : new Service(name, changed);
+  followed = name === null ? null : new Service(name, drawSoon);
   return followed;
 }
 
@@ -68,11 +62,8 @@ function showNames(known) {
     ...known.map((name) => [name, hrefOf('s', name), path[0] === 's' && path[1] === name]),
     ['Changes', '#/changes', path[0] === 'changes'],
   ];
-  const make = ([name, href]) => h('a', { href }, name);
-  keyed(nav, links, ([name, href]) => `${href} ${name}`, make, (link, [, , current]) => {
-    if (current) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
-  });
+  keyed(nav, links, ([name, href]) => `${href} ${name}`, ([name, href]) => h('a', { href }, name),
+    (link, [, , isCurrent]) => set(link, { 'aria-current': isCurrent && 'page' }));
 }
 
 function route() {
@@ -82,16 +73,16 @@ function route() {
   view = choose(path);
   document.title = `${view.title} · Watermaster`;
   main.replaceChildren(view.element);
-  if (followed) draw(followed);
+  draw();
   showNames(names);
   window.scrollTo(0, 0);
   if (!isFirst) main.focus({ preventScroll: true });
 }
 
 connection.changed = () => {
-  const { lostAt, why, paused } = connection;
+  const { lostAt, why } = connection;
   document.body.classList.toggle('lost', lostAt !== null);
-  status.textContent = paused ? 'waiting for a token'
+  status.textContent = isAsking() ? 'waiting for a token'
     : lostAt === null ? 'live' : `${why || 'no longer connected'} · since ${time(lostAt)} · trying again`;
 };
 
