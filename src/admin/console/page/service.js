@@ -146,6 +146,6 @@ export function serviceView(service) {
     members.replaceChildren(instances(now));
     table.refresh();
   }
-  return { title: service.name, element, show, close: () => table.close() };
+  return { title: service.name, element, show };
 }
 
