@@ -137,6 +137,9 @@ export function poll(path, show) {
   }, 1000);
 }
 
+/** Returns a sample with the figures of its clients by name: admitted, granted and delayed records. */
+export const sampleOf = (sample) => ({ ...sample, clients: new Map(Object.entries(sample.clients)) });
+
 /** A service as its events tell it. */
 export class Service {
   samples = [];
@@ -164,7 +167,7 @@ export class Service {
   }
 
   #take({ samples, now }) {
-    for (const sample of samples) this.samples.push({ ...sample, clients: Object.entries(sample.clients) });
+    this.samples.push(...samples.map(sampleOf));
     this.samples.splice(0, this.samples.length - KEPT_SAMPLES);
     Object.assign(this.now, now);
   }

@@ -1,7 +1,7 @@
 // A stacked chart of the last 15 minutes, by client, and the colours of clients.
 
-import { h, svg, id, keyed } from './dom.js';
-import { count, time } from './format.js';
+import { h, svg, id, keyed, put, set } from './dom.js';
+import { count, sum, time } from './format.js';
 
 const COLOURS = 8;
 const MARGIN = { left: 52, right: 10, top: 12, bottom: 22 };
@@ -9,25 +9,25 @@ const STEPS_S = [5, 10, 15, 30, 60, 120, 300];
 
 /** Gives the clients that were admitted most a colour each, for as long as they are among them. */
 export class Palette {
-  #colours = new Map();
+  /** The client of each colour. */
+  #clients = Array(COLOURS).fill(undefined);
 
   /** Returns the clients that have a colour now, by name. */
-  choose(samples, figure) {
+  choose(samples) {
     const sums = new Map();
-    for (const [name, figures] of samples.flatMap(({ clients }) => clients)) {
-      sums.set(name, (sums.get(name) ?? 0) + figures[figure] + 1e-6);
+    for (const [name, [admitted]] of samples.flatMap(({ clients }) => [...clients])) {
+      sums.set(name, (sums.get(name) ?? 0) + admitted + 1e-6);
     }
-    const most = [...sums].sort((a, b) => b[1] - a[1]).slice(0, COLOURS).map(([name]) => name);
-    for (const name of this.#colours.keys()) if (!most.includes(name)) this.#colours.delete(name);
-    const free = [...Array(COLOURS).keys()].filter((colour) => ![...this.#colours.values()].includes(colour));
-    for (const name of most.toSorted()) if (!this.#colours.has(name)) this.#colours.set(name, free.shift());
-    return most.sort();
+    const most = [...sums].sort((a, b) => b[1] - a[1]).slice(0, COLOURS).map(([name]) => name).sort();
+    this.#clients = this.#clients.map((name) => (most.includes(name) ? name : undefined));
+    for (const name of most) if (!this.#clients.includes(name)) this.#clients[this.#clients.indexOf(undefined)] = name;
+    return most;
   }
 
   /** Returns the class of a client's colour. */
   of(name) {
-    const colour = this.#colours.get(name);
-    return colour === undefined ? 'others' : `c${colour}`;
+    const colour = this.#clients.indexOf(name);
+    return colour < 0 ? 'others' : `c${colour}`;
   }
 }
 
@@ -46,41 +46,38 @@ export function trend(samples, of = (sample) => sample.backlog) {
 /** Tells whether a backlog neither grows nor shrinks: it would take more than an hour to double, or to go. */
 export const isSteady = (rise, backlog) => Math.abs(rise) < Math.max(0.5, backlog / 3600);
 
-/** Returns a figure of each sample as the mean rate of the seconds before it. */
+/** Returns a figure of each sample but the first as the mean rate of the seconds before it. */
 export function rates(samples, window, of) {
-  let from = 1;
-  let sum = 0;
-  return samples.map((sample, at) => {
-    if (at === 0) return 0;
-    sum += of(sample);
-    while (from < at && sample.at_ms - samples[from - 1].at_ms > window * 1000 + 500) sum -= of(samples[from++]);
-    return Math.max(0, (1000 * sum) / Math.max(1, sample.at_ms - samples[from - 1].at_ms));
+  let from = 0;
+  let total = 0;
+  return samples.slice(1).map((sample, at) => {
+    total += of(sample);
+    while (from < at && sample.at_ms - samples[from].at_ms > window * 1000 + 500) total -= of(samples[++from]);
+    return Math.max(0, (1000 * total) / Math.max(1, sample.at_ms - samples[from].at_ms));
   });
 }
 
 /** Returns a layer for each client with a colour, and one for all others. `window`: that of rates; null for levels. */
 export function layers(samples, palette, figure, total, window) {
   const values = (of) => (window === null ? samples.map(of) : rates(samples, window, of));
-  const lists = samples.map(({ clients }) => new Map(clients));
-  const place = new Map(samples.map((sample, at) => [sample, lists[at]]));
-  const named = palette.choose(samples, 0).map((name) => ({
-    name, colour: palette.of(name), values: values((sample) => place.get(sample).get(name)?.[figure] ?? 0),
+  const named = palette.choose(samples).map((name) => ({
+    name, colour: palette.of(name), values: values(({ clients }) => clients.get(name)?.[figure] ?? 0),
   }));
-  const sums = values(total);
-  const others = sums.map((sum, at) => Math.max(0, sum - named.reduce((part, { values: own }) => part + own[at], 0)));
-  const sum = (numbers) => numbers.reduce((whole, value) => whole + value, 0);
-  const hasOthers = sum(others) > sum(sums) / 100;
-  return hasOthers ? [...named, { name: null, colour: 'others', values: others }] : named;
+  const totals = values(total);
+  const others = totals.map((all, at) => Math.max(0, all - sum(named.map((layer) => layer.values[at]))));
+  return sum(others) > sum(totals) / 100 ? [...named, { name: null, colour: 'others', values: others }] : named;
 }
-
-/** Returns layers of rates without their first sample, of which no rate is known. */
-export const withoutFirst = (stack) => stack.map((layer) => ({ ...layer, values: layer.values.slice(1) }));
 
 /** Returns round values from 0 to at least `max`. */
 function marks(max) {
   const unit = 10 ** Math.floor(Math.log10(max / 4));
   const step = Math.max(1, [1, 2, 5, 10].map((factor) => factor * unit).find((one) => 4 * one >= max));
   return [...Array(Math.ceil(max / step) + 1).keys()].map((at) => at * step);
+}
+
+/** Makes an entry of a legend: a colour and the client that has it, or another label. */
+export function legendEntry({ colour, client, label }, ...more) {
+  return h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), client ? id(client) : label, more);
 }
 
 /** The chart. `unit` follows each number. */
@@ -116,7 +113,7 @@ export class Chart {
   #scales() {
     const { times, stack, line } = this.#data;
     const width = Math.max(120, this.area.clientWidth);
-    const sums = times.map((_, at) => stack.reduce((sum, { values }) => sum + values[at], 0));
+    const sums = times.map((_, at) => sum(stack.map(({ values }) => values[at])));
     const heights = marks(1.05 * Math.max(1, ...sums, ...(line?.values ?? [])));
     const top = heights.at(-1);
     const end = times.at(-1);
@@ -130,23 +127,19 @@ export class Chart {
     if (!this.#data || !this.area.clientWidth) return;
     const { times, stack, line } = this.#data;
     const { width, heights, start, end, x, y } = this.#scales();
-    this.#svg.setAttribute('viewBox', `0 0 ${width} ${this.height}`);
-    this.#svg.setAttribute('height', this.height);
+    set(this.#svg, { viewBox: `0 0 ${width} ${this.height}`, height: this.height });
     const every = Math.ceil(times.length / (width / 2));
     const shown = [...times.keys()].filter((at) => (times.length - 1 - at) % every === 0);
-    const floor = times.map(() => 0);
+    const trace = (values) => shown.map((at) => `${x(times[at]).toFixed(1)},${y(values[at]).toFixed(1)}`);
+    let floor = times.map(() => 0);
     const paths = stack.map(({ colour, values }) => {
-      const below = shown.map((at) => `${x(times[at]).toFixed(1)},${y(floor[at]).toFixed(1)}`).reverse();
-      values.forEach((value, at) => { floor[at] += value; });
-      const above = shown.map((at) => `${x(times[at]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
-      return svg('path', { class: `layer ${colour}`, d: `M${above.join('L')}L${below.join('L')}Z` });
+      const below = trace(floor).reverse();
+      floor = floor.map((height, at) => height + values[at]);
+      return svg('path', { class: `layer ${colour}`, d: `M${trace(floor).join('L')}L${below.join('L')}Z` });
     });
-    if (line) {
-      const steps = shown.map((at) => `${x(times[at]).toFixed(1)},${y(line.values[at]).toFixed(1)}`);
-      paths.push(svg('path', { class: 'limit', d: `M${steps.join('L')}` }));
-    }
+    if (line) paths.push(svg('path', { class: 'limit', d: `M${trace(line.values).join('L')}` }));
     const base = svg('line', { class: 'base', x1: MARGIN.left, x2: width - MARGIN.right, y1: y(0), y2: y(0) });
-    this.#plot.replaceChildren(...paths, base);
+    put(this.#plot, paths, base);
     const lines = heights.map((value) => [
       svg('line', { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }),
       svg('text', { x: MARGIN.left - 6, y: y(value) + 4, 'text-anchor': 'end' }, count(value)),
@@ -157,16 +150,17 @@ export class Chart {
       if (x(at) < MARGIN.left + 20 || x(at) > width - 34) continue;
       ticks.push(svg('text', { x: x(at), y: this.height - 6, 'text-anchor': 'middle' }, time(at)));
     }
-    this.#axes.replaceChildren(...lines.flat(), ...ticks);
-    const entries = [...stack, ...(line ? [{ name: line.name, colour: 'limit', values: line.values, own: true }] : [])];
-    keyed(this.#legend, entries, ({ name, own }) => (own ? 'line' : name === null ? 'others' : `client ${name}`),
-      ({ name, own }) => h('li', {}, h('i', { 'aria-hidden': 'true' }), own ? name : this.#label(name)),
-      (entry, { colour }) => { entry.firstChild.className = `key ${colour}`; });
+    put(this.#axes, lines, ticks);
+    keyed(this.#legend, this.#entries(), ({ colour, label }) => `${colour} ${label}`, legendEntry);
     if (this.#at !== null) this.#show(this.#at);
   }
 
-  #label(name) {
-    return name !== null ? id(name) : this.#data.stack.length > 1 ? 'all others' : 'all clients';
+  /** Returns the layers and the line above them, as the legend and the tip show them. */
+  #entries() {
+    const { stack, line } = this.#data;
+    const others = stack.length > 1 ? 'all others' : 'all clients';
+    const entries = stack.map(({ name, ...layer }) => ({ ...layer, client: name, label: name ?? others }));
+    return line ? [...entries, { ...line, colour: 'limit', label: line.name }] : entries;
   }
 
   #point(offset) {
@@ -180,27 +174,22 @@ export class Chart {
   #key(event) {
     if (!this.#data || !['ArrowLeft', 'ArrowRight', 'Escape'].includes(event.key)) return;
     event.preventDefault();
-    const last = this.#data.times.length - 1;
     if (event.key === 'Escape') this.#show(null);
-    else this.#show(Math.min(last, Math.max(0, (this.#at ?? last + 1) + (event.key === 'ArrowLeft' ? -1 : 1))));
+    else this.#show((this.#at ?? this.#data.times.length) + (event.key === 'ArrowLeft' ? -1 : 1));
   }
 
   #show(at) {
     this.#at = at;
     this.#tip.hidden = at === null;
-    this.#cursor.toggleAttribute('hidden', at === null);
+    set(this.#cursor, { hidden: at === null });
     if (at === null || !this.#data) return;
-    const { times, stack, line } = this.#data;
+    const { times } = this.#data;
     const { width, x } = this.#scales();
-    at = Math.min(at, times.length - 1);
+    at = this.#at = Math.max(0, Math.min(at, times.length - 1));
     const place = x(times[at]);
-    const ends = { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom };
-    for (const [name, value] of Object.entries(ends)) this.#cursor.setAttribute(name, value);
-    const row = (colour, name, value) =>
-      h('li', {}, h('i', { class: `key ${colour}`, 'aria-hidden': 'true' }), name, h('b', {}, count(value)));
-    const rows = stack.toReversed().map(({ name, colour, values }) => row(colour, this.#label(name), values[at]));
-    if (line) rows.unshift(row('limit', line.name, line.values[at]));
-    this.#tip.replaceChildren(h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows));
+    set(this.#cursor, { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom });
+    const rows = this.#entries().map((entry) => legendEntry(entry, h('b', {}, count(entry.values[at]))));
+    put(this.#tip, h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows.reverse()));
     this.#tip.style.transform = `translateX(${place > width / 2 ? place - this.#tip.offsetWidth - 12 : place + 12}px)`;
   }
 }

@@ -1,19 +1,17 @@
 // One client: its figures now, how each comes about, and the rules behind them.
 
-import { card, facts, h, id, table } from './dom.js';
+import { card, facts, h, id, put, row, table } from './dom.js';
 import { get, poll } from './api.js';
 import { Chart, Palette, rates } from './chart.js';
 import { hrefOf } from './overview.js';
-import { bytes, count, decimal, perCycle, percent, records, seconds } from './format.js';
+import { bytes, count, decimal, perCycle, percent, records, seconds, sum } from './format.js';
 import { reasons } from './letters.js';
 import { clientActions } from './rules.js';
 
 /** Makes the table of fields with the rule that decides each. */
 function rulesTable({ fields, of_group: ofGroup, of_service: ofService }) {
-  const row = ({ field, value, rule, why }) => h('tr', {},
-    h('th', { scope: 'row' }, h('span', { class: 'code' }, field)),
-    [value, rule?.name ?? 'none', why].map((text) => h('td', {}, h('bdi', {}, text))));
-  const rows = [...fields, ...ofGroup, ...ofService].map(row);
+  const rows = [...fields, ...ofGroup, ...ofService].map(({ field, value, rule, why }) =>
+    row(h('span', { class: 'code' }, field), [value, rule?.name ?? 'none', why]));
   return table(['Field', 'Value', 'Rule', 'Why this one'], h('tbody', {}, rows));
 }
 
@@ -25,7 +23,7 @@ function figures(client, now, isHeld) {
   const granted = client.borrowed >= 0.5 ? `its share and ${count(Math.round(client.borrowed))} that others leave`
     : client.lent >= 0.5 ? `its share less ${count(Math.round(client.lent))} that it lends, because it wants less`
       : 'its share';
-  const rejected = Object.values(decided.rejected).reduce((sum, n) => sum + n, 0);
+  const rejected = sum(Object.values(decided.rejected));
   return [
     ['Wants', records(client.wants),
       'What waited when the cycle began, and what came first in it; or that of the last cycle, if it is more.'],
@@ -52,19 +50,18 @@ function figures(client, now, isHeld) {
 }
 
 function nextAdmission({ next_admission_seconds: next, backlog }, { mode, cycle_seconds: cycle }) {
-  const row = (value, why) => ['Next admission', value, why];
-  if (next === null && mode === 'reject') return row('unknown', 'In mode reject a record does not wait for long.');
-  if (next === null) return row('unknown', 'The service is not ready, or nothing is granted.');
-  if (next === 0) return row('at once', 'Nothing waits ahead of a record that is sent now.');
+  const fact = (value, why) => ['Next admission', value, why];
+  if (next === null && mode === 'reject') return fact('unknown', 'In mode reject a record does not wait for long.');
+  if (next === null) return fact('unknown', 'The service is not ready, or nothing is granted.');
+  if (next === 0) return fact('at once', 'Nothing waits ahead of a record that is sent now.');
   const rate = `${decimal((backlog / next) * cycle)} ${perCycle(cycle)}`;
-  return row(`in about ${seconds(next)}`, `For a record that is sent now: the backlog ahead of it, at ${rate}.`);
+  return fact(`in about ${seconds(next)}`, `For a record that is sent now: the backlog ahead of it, at ${rate}.`);
 }
 
 /** Shows one client of a service. */
 export function clientView(service, name) {
-  const body = h('div', {});
-  const rejected = h('div', {});
-  const [actions, rules] = [h('div', {}, clientActions(service, name)), h('div', {})];
+  const [body, rejected, rules] = [h('div'), h('div'), h('div')];
+  const actions = h('div', {}, clientActions(service, name));
   const palette = service.palette ??= new Palette();
   const admitted = new Chart({ title: 'Admitted, records a second', unit: 'records a second', height: 160 });
   const delayed = new Chart({ title: 'Delayed records', unit: 'delayed records', height: 160 });
@@ -72,17 +69,17 @@ export function clientView(service, name) {
   let [detail, isHeld] = [null, false];
   const draw = () => {
     if (!detail || !service.now.capacity) return;
-    body.replaceChildren(facts(figures(detail, service.now, isHeld)));
-    rejected.replaceChildren(reasons(service.now.enforce ? detail.rejected : detail.shadow.rejected));
+    put(body, facts(figures(detail, service.now, isHeld)));
+    put(rejected, reasons((service.now.enforce ? detail : detail.shadow).rejected));
   };
   const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
   get(`${service.path}/explain?${new URLSearchParams({ client: name })}`)
     .then((explained) => {
-      rules.replaceChildren(rulesTable(explained));
+      put(rules, rulesTable(explained));
       const fields = [...explained.fields, ...explained.of_group];
       const { rule } = fields.find(({ field, value }) => field === 'hold' && value === 'true') ?? {};
       isHeld = rule !== undefined;
-      actions.replaceChildren(clientActions(service, name, rule?.origin === 'run_time' && rule.name));
+      put(actions, clientActions(service, name, rule?.origin === 'run_time' && rule.name));
     }, () => {});
   const element = h('div', {},
     h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)),
@@ -92,19 +89,17 @@ export function clientView(service, name) {
     card('Which rule decides', rules));
   function show({ samples, now }) {
     // Only those clients are in the samples that were admitted most.
-    const own = (sample) => ({ ...sample, clients: sample.clients.filter(([client]) => client === name) });
-    const mine = samples.map(own);
-    const known = mine.some(({ clients }) => clients.length);
-    admitted.element.hidden = delayed.element.hidden = !known;
-    if (known) {
+    const isKnown = samples.some(({ clients }) => clients.has(name));
+    admitted.element.hidden = delayed.element.hidden = !isKnown;
+    if (isKnown) {
       const times = samples.map((sample) => sample.at_ms);
-      const figure = (at) => (sample) => sample.clients[0]?.[1][at] ?? 0;
-      const granted = mine.slice(1).map((sample) => figure(1)(sample) / now.cycle_seconds);
-      palette.choose(samples, 0);
+      const figure = (at) => ({ clients }) => clients.get(name)?.[at] ?? 0;
+      const granted = samples.slice(1).map((sample) => figure(1)(sample) / now.cycle_seconds);
+      palette.choose(samples);
       const layer = (values) => [{ name, colour: palette.of(name), values }];
-      const admissions = rates(mine, Math.max(3, Math.min(now.cycle_seconds, 30)), figure(0)).slice(1);
+      const admissions = rates(samples, Math.max(3, Math.min(now.cycle_seconds, 30)), figure(0));
       admitted.update(times.slice(1), layer(admissions), { name: 'granted', values: granted });
-      delayed.update(times, layer(mine.map(figure(2))));
+      delayed.update(times, layer(samples.map(figure(2))));
     }
     draw();
   }

@@ -1,9 +1,9 @@
 // All services of the instance.
 
-import { h, id, keyed } from './dom.js';
-import { poll } from './api.js';
-import { bar, isSteady, Palette, trend } from './chart.js';
-import { count, plural, records, seconds, perCycle } from './format.js';
+import { h, id, keyed, put } from './dom.js';
+import { poll, sampleOf } from './api.js';
+import { bar, isSteady, legendEntry, Palette, trend } from './chart.js';
+import { count, plural, records, seconds, sum, perCycle } from './format.js';
 
 export const hrefOf = (...parts) => `#/${parts.map(encodeURIComponent).join('/')}`;
 
@@ -20,13 +20,13 @@ export function state({ ready, trouble, mode, enforce }) {
 export function used({ capacity, cycle_seconds: cycle, window_admitted: admitted }, samples, palette) {
   const recent = samples.filter((sample) => sample.at_ms > samples.at(-1).at_ms - 1000 * Math.max(1, cycle));
   const sums = new Map();
-  for (const [name, [n]] of recent.flatMap(({ clients }) => clients)) sums.set(name, (sums.get(name) ?? 0) + n);
-  const all = recent.reduce((sum, sample) => sum + sample.admitted, 0);
+  for (const [name, [n]] of recent.flatMap(({ clients }) => [...clients])) sums.set(name, (sums.get(name) ?? 0) + n);
+  const all = sum(recent.map((sample) => sample.admitted));
   // The parts are those of the last samples, the whole is the window's.
   const part = (value) => (all ? (value / all) * admitted : 0);
   const named = [...sums].sort(([a], [b]) => (a < b ? -1 : 1))
     .map(([name, value]) => ({ colour: palette.of(name), value: part(value) }));
-  const others = admitted - named.reduce((sum, { value }) => sum + value, 0);
+  const others = admitted - sum(named.map(({ value }) => value));
   const label = `${records(admitted)} of ${count(capacity)} admitted ${perCycle(cycle)}`;
   return bar([...named, { colour: 'others', value: Math.max(0, others) }], capacity, label);
 }
@@ -52,12 +52,6 @@ function delayed({ enforce, done, shadow, longest_wait: waits, known_clients: kn
   return [records(backlog), enforce ? ' delayed' : ' would be delayed', oldest, moves, '.'];
 }
 
-/** Makes the keys of the colours of clients. */
-function keys(names, palette) {
-  const key = (name) => h('li', {}, h('i', { class: `key ${palette.of(name)}`, 'aria-hidden': 'true' }), id(name));
-  return h('ul', { class: 'legend' }, names.map(key));
-}
-
 /** Shows the services; `known` is told their names. */
 export function overview(known) {
   const cards = h('div', { class: 'cards' });
@@ -71,13 +65,12 @@ export function overview(known) {
     }, (card, { samples, now }) => {
       const { samples: kept, palette } = histories.get(now.name);
       const isNew = (sample) => sample.at_ms !== kept.at(-1)?.at_ms;
-      kept.push(...samples.filter(isNew).map((sample) => ({ ...sample, clients: Object.entries(sample.clients) })));
+      kept.push(...samples.filter(isNew).map(sampleOf));
       kept.splice(0, kept.length - 60);
-      const names = palette.choose(kept, 0);
+      const keys = palette.choose(kept).map((client) => legendEntry({ client, colour: palette.of(client) }));
       const of = ` of ${count(now.capacity)} records ${perCycle(now.cycle_seconds)}`;
-      card.lastChild.replaceChildren(state(now),
-        h('p', { class: 'big' }, h('b', {}, count(now.window_admitted)), of),
-        kept.length ? used(now, kept, palette) : '', keys(names, palette),
+      put(card.lastChild, state(now), h('p', { class: 'big' }, h('b', {}, count(now.window_admitted)), of),
+        kept.length > 0 && used(now, kept, palette), h('ul', { class: 'legend' }, keys),
         h('p', {}, delayed(now, kept)), h('h3', {}, 'Instances'), instances(now));
     });
   });

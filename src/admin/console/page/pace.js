@@ -1,6 +1,6 @@
 // The search for the capacity: what was found, and why.
 
-import { card, facts, h } from './dom.js';
+import { card, facts, h, put } from './dom.js';
 import { Chart, rates } from './chart.js';
 import { state } from './overview.js';
 import { tabs } from './service.js';
@@ -47,15 +47,15 @@ export function paceView(service) {
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'pace'),
     card('The capacity', body), chart.element);
   function show({ now, samples }) {
-    head.replaceChildren(state(now));
+    put(head, state(now));
     const { pace, cycle_seconds: cycle, capacity } = now;
     const per = perCycle(cycle);
-    body.replaceChildren(pace === null
+    put(body, pace === null
       ? h('p', {}, `The capacity of ${count(capacity)} ${per} is configured. `,
         'With a table [service.pace] the instance would search for it.')
       : facts(rows(pace, per)));
     const times = samples.slice(1).map((sample) => sample.at_ms);
-    const admitted = rates(samples, 3, (sample) => sample.admitted).slice(1);
+    const admitted = rates(samples, 3, (sample) => sample.admitted);
     const limit = samples.slice(1).map((sample) => sample.capacity / cycle);
     chart.update(times, [{ name: null, colour: 'c0', values: admitted }], { name: 'limit', values: limit });
   }

@@ -162,7 +162,7 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
     // A limit does not change a grant.
     const [before, after] = ['before', 'after'].map((when) =>
       Math.min(effect[`granted_${when}`], effect[`limit_${when}`] ?? Infinity));
-    const growth = trend(samples, ({ clients: all }) => all.find(([client]) => client === name)?.[1][2]);
+    const growth = trend(samples, ({ clients: all }) => all.get(name)?.[2]);
     // No more is admitted than is wanted. The records that come stay as they are.
     const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;
     const then = backlogIs(backlog, growth === null ? null : growth - more);

@@ -1,11 +1,11 @@
 // One service: who wants more than its share, who lends, who waits, and since when.
 
-import { card, h, id, listed, setText } from './dom.js';
-import { Chart, Palette, TREND_S, isSteady, layers, rates, trend, withoutFirst } from './chart.js';
+import { card, h, id, listed, put, setText } from './dom.js';
+import { Chart, Palette, TREND_S, isSteady, layers, rates, trend } from './chart.js';
 import { Flow } from './flow.js';
 import { ClientTable } from './table.js';
 import { hrefOf, instances, state, used } from './overview.js';
-import { count, decimal, perCycle, plural, records, seconds } from './format.js';
+import { count, decimal, perCycle, plural, records, seconds, sum } from './format.js';
 
 /** Admissions are shown as their mean over at least so many seconds, because one look comes a little early or late. */
 const SMOOTH_S = 3;
@@ -33,12 +33,12 @@ const addUp = (samples, { mode, enforce, group }) => mode === 'shape' && enforce
 
 /** Returns what a client sends in a second: its admissions and the rise of its backlog; null if that is not known. */
 function sends(samples, client, now) {
-  const figure = (at) => ({ clients }) => clients.find(([name]) => name === client)?.[1][at];
+  const figure = (at) => ({ clients }) => clients.get(client)?.[at];
   const rise = trend(samples, figure(2));
   if (rise === null || !addUp(samples, now)) return null;
   const [first, ...last] = samples.filter((sample) => sample.at_ms >= samples.at(-1).at_ms - 1000 * TREND_S);
   const passed = (samples.at(-1).at_ms - first.at_ms) / 1000;
-  const admitted = last.reduce((sum, sample) => sum + (figure(0)(sample) ?? NaN), 0) / passed;
+  const admitted = sum(last.map((sample) => figure(0)(sample) ?? NaN)) / passed;
   return Number.isNaN(admitted) ? null : Math.max(0, rise + admitted);
 }
 
@@ -66,10 +66,10 @@ function within({ within_share: clients, waits_within_share: waits }) {
 
 /** In mode reject little is delayed: shows what is rejected instead. */
 function rejections(samples, { done, shadow, enforce }) {
-  const counts = enforce ? done.rejected : shadow.rejected;
+  const { rejected: counts } = enforce ? done : shadow;
   const [most] = Object.entries(counts).sort((a, b) => b[1] - a[1]);
   const rate = rates(samples, TREND_S, (sample) => sample.rejected).at(-1) ?? 0;
-  const all = Object.values(counts).reduce((sum, n) => sum + n, 0);
+  const all = sum(Object.values(counts));
   return [`${count(Math.round(rate))} a second`, all === 0 ? 'No record was rejected.'
     : [`${records(all)} since the start, most of them as `, h('span', { class: 'code' }, most[0]), '.']];
 }
@@ -84,8 +84,8 @@ class Tile {
   }
 
   show(value, says) {
-    this.value.replaceChildren(...[h('b', {}, value)].flat());
-    this.says.replaceChildren(...[says].flat(Infinity).filter(Boolean));
+    put(this.value, h('b', {}, value));
+    put(this.says, says);
   }
 }
 
@@ -101,49 +101,41 @@ export function serviceView(service) {
   const link = (client) => hrefOf('s', service.name, 'clients', client);
   const palette = service.palette ??= new Palette();
   const titles = ['Capacity in use', 'Wants most', 'Waits within their share', 'Delayed'];
-  const [capacity, flood, share, backlog] = titles.map((title) => new Tile(title));
-  const head = h('div', {});
-  const usedBar = h('div', {});
-  capacity.element.insertBefore(usedBar, capacity.says);
+  const tiles = titles.map((title) => new Tile(title));
+  const [capacity, flood, share, backlog] = tiles;
+  const [head, usedBar, members] = [h('div'), h('div'), h('div')];
+  capacity.says.before(usedBar);
   const admitted = new Chart({ title: 'Admitted by client, records a second', unit: 'records a second' });
   const delayed = new Chart({ title: 'Delayed records by client', unit: 'delayed records', height: 150 });
   const flow = new Flow((client) => h('a', { href: link(client) }, id(client)));
   const table = new ClientTable(service, link);
-  const members = h('div', {});
-  const loans = h('p', { class: 'says' });
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, ''),
-    h('div', { class: 'tiles' }, capacity.element, flood.element, share.element, backlog.element),
-    admitted.element, h('div', { class: 'pair' }, delayed.element, flow.element), table.element,
-    card('Instances', members));
-  flow.element.append(loans);
+    h('div', { class: 'tiles' }, tiles.map((tile) => tile.element)), admitted.element,
+    h('div', { class: 'pair' }, delayed.element, flow.element), table.element, card('Instances', members));
 
   function show({ now, samples }) {
     const { cycle_seconds: cycle, enforce } = now;
-    head.replaceChildren(state(now));
+    put(head, state(now));
     const times = samples.map((sample) => sample.at_ms);
     const stack = layers(samples, palette, 0, (sample) => sample.admitted, Math.max(SMOOTH_S, Math.min(cycle, 30)));
-    admitted.update(times.slice(1), withoutFirst(stack),
+    admitted.update(times.slice(1), stack,
       { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
     const rejects = now.mode === 'reject';
     setText(backlog.title, rejects ? 'Rejected' : 'Delayed');
     setText(delayed.title, rejects ? 'Rejected records a second' : 'Delayed records by client');
     const rejected = rejects && rates(samples, SMOOTH_S, (sample) => sample.rejected);
-    if (rejects) delayed.update(times, [{ name: null, colour: 'c1', values: rejected }]);
+    if (rejects) delayed.update(times.slice(1), [{ name: null, colour: 'c1', values: rejected }]);
     else delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
     capacity.show(`${count(now.window_admitted)} of ${count(now.capacity)}`,
       `records ${perCycle(cycle)}; never more than ${count(now.window_admitted_max)} since the start.`);
-    usedBar.replaceChildren(used(now, samples, palette));
+    put(usedBar, used(now, samples, palette));
     flood.show(...floods(link, samples, now));
     share.show(...within(now));
-    const sum = enforce ? now.done.backlog : now.shadow.backlog;
+    const { backlog: all } = enforce ? now.done : now.shadow;
     if (rejects) backlog.show(...rejections(samples, now));
-    else backlog.show(records(sum), backlogSays(samples, sum, now));
+    else backlog.show(records(all), backlogSays(samples, all, now));
     flow.update(now, palette);
-    const lenders = now.lenders.filter((loan) => loan.records >= 1).map((loan) => loan.client);
-    const lend = lenders.length === 1 ? ' wants less than its share and lends the rest.'
-      : ' want less than their shares and lend the rest.';
-    loans.replaceChildren(...(lenders.length ? [...listed(lenders), lend] : []));
-    members.replaceChildren(instances(now));
+    put(members, instances(now));
     table.refresh();
   }
   return { title: service.name, element, show };
