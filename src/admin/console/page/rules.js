@@ -1,17 +1,16 @@
 // The rules of a service, and a form that shows what a change would do before it makes it.
 
-import { card, h, id, keyed, setText, table } from './dom.js';
+import { card, h, id, keyed, put, row, setText, table } from './dom.js';
 import { get, poll, send } from './api.js';
 import { hrefOf, state } from './overview.js';
 import { trend } from './chart.js';
 import { tabs } from './service.js';
-import { count, moment, plural, seconds } from './format.js';
+import { count, moment, plural, seconds, shown } from './format.js';
 
 const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 'from', 'until', 'disabled', 'note'];
 /** The words for the states of rules. */
 const STATES = { in_force: 'in force', not_yet: 'not yet', not_understood: 'not understood by this version' };
 
-const shown = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 const limitText = ({ rate, per, burst }) => `${rate} in ${per}${burst === undefined ? '' : `, at once ${burst}`}`;
 
 function target({ service, groups, clients, in_groups: within }) {
@@ -27,10 +26,9 @@ function effects(rule) {
 }
 
 function holds({ state: word, rule }) {
-  const time = (text) => moment(Date.parse(text));
-  const until = rule.until && word !== 'expired' && `until ${time(rule.until)}`;
-  return [STATES[word] ?? word, rule.from && word === 'not_yet' && `from ${time(rule.from)}`, until].filter(Boolean)
-    .join(', ');
+  const from = rule.from && word === 'not_yet' && `from ${moment(rule.from)}`;
+  const until = rule.until && word !== 'expired' && `until ${moment(rule.until)}`;
+  return [STATES[word] ?? word, from, until].filter(Boolean).join(', ');
 }
 
 const pathOf = (service, name) => `${service.path}/rules/${encodeURIComponent(name)}`;
@@ -38,38 +36,34 @@ const link = (service, text, ...parts) => h('a', { href: hrefOf('s', service.nam
 
 /** Makes links to the changes that suit one client; `holding` is the rule that holds it, if there is one. */
 export function clientActions(service, client, holding) {
-  const more = ['weight', 'limit'].map((effect) =>
-    link(service, `Set a ${effect}…`, 'new', effect, client));
-  return h('p', { class: 'actions' }, holding ? link(service, 'Release…', 'end', holding)
-    : link(service, 'Hold…', 'new', 'hold', client), more);
+  return h('p', { class: 'actions' },
+    holding ? link(service, 'Release…', 'end', holding) : link(service, 'Hold…', 'new', 'hold', client),
+    ['weight', 'limit'].map((effect) => link(service, `Set a ${effect}…`, 'new', effect, client)));
 }
 
 /** Shows the rules of a service. */
 export function rulesView(service) {
   const [head, actions, rows] = [h('div', {}), h('p', { class: 'actions' }), h('tbody')];
-  const none = h('p', {}, 'There is no rule. Weights and limits of the configuration hold without one.');
   const hint = h('p', { class: 'hint' });
-  const list = table(['Rule', 'For', 'Sets', 'Priority', 'State', 'By', 'Change'], rows);
-  const row = (view) => {
+  const rowOf = (view) => {
     const { name, origin, rule, by, at } = view;
-    const author = by === null ? 'the configuration' : [by, ', ', h('time', { datetime: at }, moment(Date.parse(at)))];
-    return h('tr', {}, h('th', { scope: 'row' }, h('bdi', { class: 'code' }, name)),
-      [target(rule), effects(rule), rule.priority ?? 0, holds(view)].map((text) => h('td', {}, h('bdi', {}, text))),
+    const author = by === null ? 'the configuration' : [by, ', ', h('time', { datetime: at }, moment(at))];
+    return row(h('bdi', { class: 'code' }, name), [target(rule), effects(rule), rule.priority ?? 0, holds(view)],
       h('td', {}, author, rule.note && h('bdi', { class: 'why' }, ` ${rule.note}`)),
       h('td', { class: 'actions' }, link(service, 'Change…', 'change', name),
         origin === 'run_time' && link(service, 'End…', 'end', name)));
   };
   const stop = poll(`${service.path}/rules?limit=200`, ({ rules, age_seconds: age, next }) => {
-    none.hidden = rules.length > 0;
-    list.hidden = !rules.length;
     setText(hint, [age === null && 'Without a rules_topic, rules can be tried here and change by a reload.',
       next !== null && 'These are the first 200; `watermaster rules ls` prints all.'].filter(Boolean).join(' '));
-    keyed(rows, rules, ({ name, origin, etag, state: word }) => `${name} ${origin} ${etag} ${word}`, row);
+    keyed(rows, rules, ({ name, origin, etag, state: word }) => `${name} ${origin} ${etag} ${word}`, rowOf);
   });
+  const none = h('p', { class: 'none' }, 'There is no rule. Weights and limits of the configuration hold without one.');
+  const list = table(['Rule', 'For', 'Sets', 'Priority', 'State', 'By', 'Change'], rows);
   const element = h('div', {}, h('h1', {}, service.name), head, tabs(service.name, 'rules'), actions,
     card('Rules', hint, none, list));
   function show({ now }) {
-    head.replaceChildren(state(now));
+    put(head, state(now));
     const links = [['New rule…'], ['Change the capacity…', 'capacity'],
       [now.enforce ? 'Shadow mode…' : 'Enforce…', 'enforce']];
     keyed(actions, links, ([text]) => text, ([text, ...effect]) => link(service, text, 'new', ...effect));
@@ -77,54 +71,48 @@ export function rulesView(service) {
   return { title: `Rules · ${service.name}`, element, show, close: stop };
 }
 
-const local = (ms) => new Date(ms - 60_000 * new Date(ms).getTimezoneOffset()).toISOString().slice(0, 16);
+/** Returns a time as its field takes it: in the reader's time zone, to the minute. */
+const local = (at) => new Date(Date.parse(at) - 60_000 * new Date(at).getTimezoneOffset()).toISOString().slice(0, 16);
 
-/** The fields of the form: key, label, and what is typed or chosen. Others that a rule has are kept as they are. */
+/** The fields of the form: key, label, what is typed or chosen, and the class of those that only rules of clients and
+  groups have, or only rules of the service. Others that a rule has are kept as they are. */
 const FIELDS = [
-  ['weight', 'Weight', { type: 'number', min: 0.001, max: 1_000_000, step: 0.001 }, ['clients', 'groups']],
-  ['rate', 'Limit: records', { type: 'number', min: 1 }, ['clients', 'groups']],
-  ['per', 'in', { placeholder: '1s' }, ['clients', 'groups']],
-  ['burst', 'at once', { type: 'number', min: 1 }, ['clients', 'groups']],
-  ['hold', 'Hold: admit nothing', ['', 'true', 'false'], ['clients', 'groups']],
-  ['capacity', 'Capacity', { type: 'number', min: 1 }, ['service']],
-  ['enforce', 'Enforce', ['', 'true', 'false'], ['service']],
+  ['weight', 'Weight', { type: 'number', min: 0.001, max: 1_000_000, step: 0.001 }, 'of-clients'],
+  ['rate', 'Limit: records', { type: 'number', min: 1 }, 'of-clients'],
+  ['per', 'in', { placeholder: '1s' }, 'of-clients'],
+  ['burst', 'at once', { type: 'number', min: 1 }, 'of-clients'],
+  ['hold', 'Hold: admit nothing', ['', 'true', 'false'], 'of-clients'],
+  ['capacity', 'Capacity', { type: 'number', min: 1 }, 'of-service'],
+  ['enforce', 'Enforce', ['', 'true', 'false'], 'of-service'],
   ['priority', 'Priority', { type: 'number', min: -1000, max: 1000 }],
   ['from', 'From (your time)', { type: 'datetime-local' }],
   ['until', 'Until (your time)', { type: 'datetime-local' }],
   ['disabled', 'Disabled', ['', 'true', 'false']],
   ['note', 'Note', { maxlength: 256 }],
 ];
-const NUMBERS = ['weight', 'capacity', 'priority'];
 
 /** Makes the form for a rule, and returns the way to fill and to read it. */
 function makeForm() {
   const options = (texts) => h('select', {}, texts.map((text) => h('option', { value: text }, text || 'not set')));
   const inputs = { name: h('input', { required: true, maxlength: 64, pattern: '[a-z0-9._\\-]+' }),
     target: options(['clients', 'groups', 'service']), which: h('textarea', { rows: 2, spellcheck: 'false' }) };
-  const label = (text, input) => h('label', {}, h('span', {}, text), input);
-  const labels = FIELDS.map(([key, text, kind]) =>
-    label(text, inputs[key] = Array.isArray(kind) ? options(kind) : h('input', kind)));
-  const which = label('Ids or patterns with *, one a line', inputs.which);
+  const label = (text, input, of) => h('label', { class: of }, h('span', {}, text), input);
+  const labels = FIELDS.map(([key, text, kind, of]) =>
+    label(text, inputs[key] = Array.isArray(kind) ? options(kind) : h('input', kind), of));
+  const which = label('Ids or patterns with *, one a line', inputs.which, 'of-clients');
   const element = h('div', { class: 'form' }, label('Name of the rule', inputs.name), label('For', inputs.target),
     which, labels);
   let former = {};
-  const fit = () => {
-    which.hidden = inputs.target.value === 'service';
-    FIELDS.forEach(([, , , targets], at) => { labels[at].hidden = targets && !targets.includes(inputs.target.value); });
-  };
-  inputs.target.addEventListener('change', fit);
   function fill(rule) {
     former = rule;
-    const limit = rule.limit ?? {};
+    const values = { ...rule, ...rule.limit };
     inputs.target.value = rule.service ? 'service' : rule.groups ? 'groups' : 'clients';
     inputs.which.value = (rule.groups ?? rule.clients ?? []).join('\n');
     for (const [key, , kind] of FIELDS) {
-      const value = ['rate', 'per', 'burst'].includes(key) ? limit[key] : rule[key];
-      const text = value === undefined ? '' : kind.type === 'datetime-local' ? local(Date.parse(value)) : String(value);
-      inputs[key].value = text;
-      if (!Array.isArray(kind)) inputs[key].defaultValue = text;
+      const value = String(values[key] ?? '');
+      const text = value && kind.type === 'datetime-local' ? local(value) : value;
+      Object.assign(inputs[key], { defaultValue: text, value: text });
     }
-    fit();
   }
   /** Returns the rule as the API takes it: fields that are not in the form stay. */
   function read() {
@@ -132,13 +120,14 @@ function makeForm() {
     for (const key of [...ABOUT, 'limit', ...FIELDS.map(([key]) => key)]) if (key !== 'in_groups') delete rule[key];
     const about = inputs.target.value;
     rule[about] = about === 'service' || inputs.which.value.split('\n').map((line) => line.trim()).filter(Boolean);
-    for (const [key, , kind, targets] of FIELDS) {
+    const unfit = about === 'service' ? 'of-clients' : 'of-service';
+    for (const [key, , kind, of] of FIELDS) {
       const { value, defaultValue } = inputs[key];
-      if (value === '' || (targets && !targets.includes(about))) continue;
+      if (value === '' || of === unfit) continue;
       if (key === 'rate') rule.limit = { ...former.limit, rate: Number(value), per: inputs.per.value || '1s' };
       else if (key === 'burst') rule.limit = { ...rule.limit, burst: Number(value) };
-      else if (NUMBERS.includes(key)) rule[key] = Number(value);
-      else if (key === 'from' || key === 'until')
+      else if (kind.type === 'number') rule[key] = Number(value);
+      else if (kind.type === 'datetime-local')
         rule[key] = value === defaultValue ? former[key] : new Date(value).toISOString();
       else if (Array.isArray(kind)) rule[key] = value === 'true';
       else if (key !== 'per') rule[key] = value;
@@ -157,8 +146,8 @@ function backlogIs(backlog, growth) {
 
 /** Makes the table of what a change would do to the clients. */
 function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples }) {
-  if (changed === 0) return [h('p', {}, 'Nothing would change for any client.')];
-  const row = ({ name, wants, backlog, ...effect }) => {
+  if (changed === 0) return h('p', {}, 'Nothing would change for any client.');
+  const rows = clients.map(({ name, wants, backlog, ...effect }) => {
     // A limit does not change a grant.
     const [before, after] = ['before', 'after'].map((when) =>
       Math.min(effect[`granted_${when}`], effect[`limit_${when}`] ?? Infinity));
@@ -166,24 +155,22 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
     // No more is admitted than is wanted. The records that come stay as they are.
     const more = (Math.min(after, wants) - Math.min(before, wants)) / cycle;
     const then = backlogIs(backlog, growth === null ? null : growth - more);
-    return h('tr', {}, h('th', { scope: 'row' }, id(name)), [count(wants), count(backlog),
-      `${count(before)} → ${count(after)}`, `${backlogIs(backlog, growth)} → ${then}`]
-      .map((text) => h('td', {}, text)));
-  };
-  return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${
-    changed > clients.length ? `; the first ${clients.length} by their wants:` : '.'}`),
-  table(['Client', 'Wants', 'Delayed', 'May send in a cycle', 'Its backlog'],
-    h('tbody', {}, clients.map(row)))];
+    return row(id(name), [count(wants), count(backlog), `${count(before)} → ${count(after)}`,
+      `${backlogIs(backlog, growth)} → ${then}`]);
+  });
+  const others = changed > clients.length ? `; the first ${clients.length} by their wants:` : '.';
+  return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${others}`),
+    table(['Client', 'Wants', 'Delayed', 'May send in a cycle', 'Its backlog'], h('tbody', {}, rows))];
 }
 
 /** Returns the start of a new rule with an effect, perhaps for one client. */
 function preset(effect, client, now) {
-  const until = new Date(Date.now() + 3_600_000).toISOString();
-  const to = client === undefined ? { clients: [] } : { clients: [client.replaceAll('*', '\\*')] };
-  if (effect === 'capacity') return { service: true, capacity: now.capacity, until };
-  if (effect === 'enforce') return { service: true, enforce: !now.enforce, until };
-  const effects = { hold: { hold: true }, weight: { weight: 2 }, limit: { limit: { rate: 10, per: '1s' } } };
-  return { ...to, until, ...effects[effect] };
+  const effects = {
+    capacity: { service: true, capacity: now.capacity }, enforce: { service: true, enforce: !now.enforce },
+    hold: { hold: true }, weight: { weight: 2 }, limit: { limit: { rate: 10, per: '1s' } },
+  };
+  const clients = client === undefined ? [] : [client.replaceAll('*', '\\*')];
+  return { clients, until: new Date(Date.now() + 3_600_000).toISOString(), ...effects[effect] };
 }
 
 /** Shows the form to make a new rule (for one `effect`, for one `client`), to change one, or to end one. */
@@ -191,14 +178,15 @@ export function ruleForm(service, verb, subject, client) {
   const isEnd = verb === 'end';
   const { element: form, inputs, fill, read } = makeForm();
   const [says, effect] = [h('div', { role: 'status' }), h('div', {})];
-  const confirm = h('button', { type: 'button', hidden: true }, isEnd ? 'End the rule' : 'Put it in force');
+  const confirm = h('button', { type: 'button', hidden: true, onclick: () => make().catch(refused) },
+    isEnd ? 'End the rule' : 'Put it in force');
   const text = h('p', {}, 'This rule no longer holds once it has ended.');
   let [etag, wasFilled, edits] = [null, false, 0];
-  const say = (...texts) => says.replaceChildren(...texts.map((line) => h('p', {}, h('bdi', {}, line))));
+  const say = (...texts) => put(says, texts.map((line) => h('p', {}, h('bdi', {}, line))));
   const undecided = () => {
     edits += 1;
     confirm.hidden = true;
-    effect.replaceChildren();
+    put(effect);
     say();
   };
   const write = (query, headers) => send(`${pathOf(service, inputs.name.value)}${query}`, isEnd ? 'DELETE' : 'PUT',
@@ -209,7 +197,7 @@ export function ruleForm(service, verb, subject, client) {
     if (why.status !== 412) return say(why.message, ...errors.map(({ key, problem, allowed }) =>
       `${key} ${problem}; allowed: ${allowed}`));
     etag = other?.etag ?? null;
-    return say(other ? `${other.by} has put another version of this rule in force at ${moment(Date.parse(other.at))}: ${
+    return say(other ? `${other.by} has put another version of this rule in force at ${moment(other.at)}: ${
       target(other.rule)}, ${effects(other.rule)}.` : 'This rule has been ended meanwhile.',
     'Your change was not made. Try it again to put it in the place of that version.');
   }
@@ -219,9 +207,8 @@ export function ruleForm(service, verb, subject, client) {
     const answer = await write('?dry_run=true');
     // An answer to what has been edited since says nothing.
     if (of !== edits) return;
-    const warning = !isEnd && read().enforce === false
-      && h('p', { class: 'badge warn' }, 'In shadow mode every record is admitted at once, also above the capacity.');
-    effect.replaceChildren(...effectOf(answer, service), warning || '');
+    put(effect, effectOf(answer, service), !isEnd && read().enforce === false
+      && h('p', { class: 'badge warn' }, 'In shadow mode every record is admitted at once, also above the capacity.'));
     confirm.hidden = false;
   }
   async function make() {
@@ -230,20 +217,17 @@ export function ruleForm(service, verb, subject, client) {
     await write('', stated);
     location.hash = hrefOf('s', service.name, 'rules');
   }
-  confirm.addEventListener('click', () => make().catch(refused));
   const tries = h('button', { type: 'submit' }, 'See what it would do');
-  const body = h('form', { oninput: undecided, onsubmit: (event) => {
-    event.preventDefault();
-    attempt().catch(refused);
-  } }, isEnd ? text : form, h('p', { class: 'actions' }, tries, confirm, link(service, 'Back to the rules')),
-  says, effect);
+  // Outside of a dialog, a form with this method is not sent.
+  const body = h('form', { method: 'dialog', oninput: undecided, onsubmit: () => attempt().catch(refused) },
+    isEnd ? text : form, h('p', { class: 'actions' }, tries, confirm, link(service, 'Back to the rules')),
+    says, effect);
   if (verb !== 'new') {
-    inputs.name.value = subject;
-    inputs.name.readOnly = true;
+    Object.assign(inputs.name, { value: subject, readOnly: true });
     get(pathOf(service, subject)).then((found) => {
       etag = found.etag === 'file' ? null : found.etag;
       fill(found.rule);
-      text.replaceChildren(h('bdi', {}, `It is for ${target(found.rule)} and sets ${effects(found.rule)}.`));
+      put(text, h('bdi', {}, `It is for ${target(found.rule)} and sets ${effects(found.rule)}.`));
     }).catch(refused);
   }
   function show({ now }) {
