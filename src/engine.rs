@@ -154,7 +154,7 @@ impl EngineState {
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
         let mut policy = PolicyInForce::new(job.service.policy.clone());
-        policy.take_run_time(job.handle.rules.rules());
+        policy.take_run_time(job.handle.rules.to_take());
         let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.
         throttle.handle_open_room(job.handle.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));

@@ -14,6 +14,8 @@ use watermaster_core::rules::log::record::RuleVersion;
 use watermaster_core::rules::log::{WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Rule, Rules};
 
+/// JSON's numbers and those of Prometheus hold every whole number below this bound.
+const SUM_MODULUS: u64 = 1 << 53;
 /// The most orders that wait for the thread.
 const MAX_ORDERS: usize = 256;
 /// The number of changes that are kept.
@@ -91,9 +93,18 @@ pub struct KnownRules {
 }
 
 impl KnownRules {
+    /// The sum over the rules, as other instances and people are told it.
+    pub fn checksum(&self) -> u64 {
+        self.sum % SUM_MODULUS
+    }
+
     /// Returns the word for the state of a rule of the file at this time.
     pub fn state_in_file(&self, rule: &Rule, now_ms: i64) -> &'static str {
         if self.rules.contains_key(&rule.name) { "replaced" } else { state_of(rule, now_ms) }
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.rules.values().filter_map(|known| known.rule.as_ref().ok().cloned()).collect()
     }
 
     /// The time since which nothing of the topic was read.
@@ -189,8 +200,21 @@ impl RulesCell {
 
     /// The rules of run time that this program understands.
     pub fn rules(&self) -> Vec<Rule> {
-        self.known().rules.values().filter_map(|known| known.rule.as_ref().ok().cloned()).collect()
+        self.known().rules()
     }
+
+    /// The rules of run time, and the sum over them, as the engine takes them over.
+    pub fn to_take(&self) -> RulesToTake {
+        let known = self.known();
+        RulesToTake { rules: known.rules(), checksum: known.checksum() }
+    }
+}
+
+/// The rules of run time as the engine takes them over.
+#[derive(Debug, Default)]
+pub struct RulesToTake {
+    pub rules: Vec<Rule>,
+    pub checksum: u64,
 }
 
 /// Returns a policy of the configuration with the rules of run time beside its own.

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use watermaster_api::ClientGroupView;
 use watermaster_core::policy::Policy;
-use watermaster_core::rules::Rule;
 use watermaster_core::throttle::OpenRoom;
 use watermaster_kafka::ask::TopicFacts;
 use watermaster_settings::{PaceSettings, Service, Source};
 
 use crate::heartbeat::Heartbeat;
-use crate::rules::RulesCell;
+use crate::rules::{RulesCell, RulesToTake};
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
 
 /// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
@@ -35,7 +34,7 @@ pub const STARTING: &str = "starting";
 pub struct Change {
     pub policy: Option<Policy>,
     /// The rules of run time.
-    pub rules: Option<Vec<Rule>>,
+    pub rules: Option<RulesToTake>,
     /// The limit of the search for the capacity.
     pub capacity: Option<u64>,
     /// The room for open records; the inner `None` is no bound.

@@ -89,6 +89,7 @@ fn group() -> GroupFigures {
         ahead: 3,
         capacity: 100,
         configuration: "5d41402a".to_owned(),
+        rules_checksum: 0,
         state_age_seconds: age,
     };
     let members = vec![member("wm-0", 60, 1.0), member("wm-1", 40, 2.0)];

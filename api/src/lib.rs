@@ -13,7 +13,7 @@ use serde_json::Value;
 use watermaster_core::units::LAST_MS;
 
 pub use explain::{ExplainView, FieldView, RuleRef};
-pub use rules::{ClientEffect, RuleChangeView, RuleChangesView, RuleDryRun, RuleView, RulesView};
+pub use rules::{ClientEffect, RuleChangeView, RuleChangesView, RuleDryRun, RuleView, RulesView, TakenOver};
 
 /// A word from a list that an instance knows; for another program, one that it may not know.
 pub type Word = Cow<'static, str>;
@@ -227,6 +227,9 @@ pub struct MemberView {
     /// The capacity that the member is configured with, and a digest of its other settings in 8 hexadecimal digits.
     pub capacity: u64,
     pub configuration: String,
+    /// The sum over the rules of run time that the member has in force: equal for members with the same rules.
+    #[serde(default)]
+    pub rules_checksum: u64,
     /// Seconds since the member's last state was read.
     pub state_age_seconds: f64,
 }

@@ -25,6 +25,16 @@ pub struct RuleView {
     /// Doubts about a rule that was just written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// The live instances that have the rules of this one; missing if the request did not wait for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<TakenOver>,
+}
+
+/// The number of live instances, and of those that have the same rules in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TakenOver {
+    pub live: usize,
+    pub same_rules: usize,
 }
 
 /// Rules in the order of their names, at most a thousand.

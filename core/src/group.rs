@@ -80,6 +80,8 @@ pub struct GroupParams {
     pub margin: Ratio,
     /// A digest of the other settings in which the instances must agree.
     pub digest: u32,
+    /// The sum over the rules of run time in force, which the other members are told.
+    pub rules: u64,
 }
 
 impl GroupParams {
@@ -98,6 +100,7 @@ impl GroupParams {
             standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             margin: MARGIN,
             digest: digest(policy),
+            rules: 0,
         }
     }
 

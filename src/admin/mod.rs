@@ -186,6 +186,7 @@ const NO_RELOAD: Refusals = &[
 const CHANGE_QUERY: Parameters = &[
     ("dry_run", "boolean", "true to see the effect without writing anything; false if it is missing."),
     ("at", "string", "With dry_run: a time (RFC 3339) in place of now."),
+    ("wait", "string", "The longest wait until all live instances have the change, at most 10s; PUT counts them."),
 ];
 const BAD_CHANGE: Refusals = &[
     (400, "The question or the body is not as described."),

@@ -1,7 +1,7 @@
 //! The rules of a service: those in force, and changes of the rules of run time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -12,10 +12,10 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use watermaster_api::{
-    ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView, rfc3339,
+    ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView, TakenOver, rfc3339,
 };
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
@@ -36,6 +36,9 @@ const MAX_RULES: usize = 1_000;
 const MAX_CLIENTS: usize = 100;
 /// The longest wait for a change, beyond the time that the thread gives it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// The longest wait for the other instances, and the time between two looks.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+const WAIT_INTERVAL: Duration = Duration::from_millis(20);
 /// The most bytes of a request's body.
 pub(super) const MAX_BODY_BYTES: usize = MAX_RULE_BYTES;
 
@@ -55,6 +58,7 @@ pub(super) struct ChangeQuery {
     #[serde(default)]
     dry_run: bool,
     at: Option<String>,
+    wait: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -147,6 +151,7 @@ fn file_view(rule: &Rule, known: &KnownRules, now: i64) -> RuleView {
         at: None,
         rule: watermaster_settings::config::rule_to_json(rule),
         warnings: Vec::new(),
+        instances: None,
     }
 }
 
@@ -161,6 +166,7 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         at: Some(rfc3339(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
         warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
+        instances: None,
     }
 }
 
@@ -220,6 +226,30 @@ fn at(text: Option<&str>) -> Result<i64, HttpRefusal> {
     text.map_or(Ok(clock::wall_ms()), |text| instant(text).map_err(|_| bad_question(no_time)))
 }
 
+fn wait_of(text: &str) -> Result<Duration, HttpRefusal> {
+    let time = humantime::parse_duration(text).ok().filter(|time| *time <= MAX_WAIT);
+    time.ok_or_else(|| bad_question("wait is a time of at most 10s, such as 2s"))
+}
+
+/// Waits until all live instances have the rules that are known here.
+async fn taken_over(handle: &ServiceHandle, wait: Duration) -> TakenOver {
+    let until = Instant::now() + wait;
+    loop {
+        let checksum = handle.rules.known().checksum();
+        let snapshot = handle.cell.get();
+        let live = snapshot.group.figures.members.iter().filter(|member| member.state == "live");
+        let has_same: Vec<bool> = live.map(|member| member.rules_checksum == checksum).collect();
+        let same_rules = has_same.iter().filter(|has_same| **has_same).count();
+        // With scope instance there are no others to know.
+        let alone = usize::from(has_same.is_empty());
+        let taken = TakenOver { live: has_same.len() + alone, same_rules: same_rules + alone };
+        if taken.same_rules == taken.live || Instant::now() >= until {
+            return taken;
+        }
+        sleep(WAIT_INTERVAL).await;
+    }
+}
+
 /// The versions that a request states.
 fn precondition(headers: &HeaderMap) -> Option<Precondition> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -239,9 +269,10 @@ pub(super) async fn change(
     method: Method, headers: HeaderMap, body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, HttpRefusal> {
     let (Ok(Path((service_name, name))), Ok(Query(query))) = (path, query) else {
-        return Err(bad_question("allowed: dry_run, at"));
+        return Err(bad_question("allowed: dry_run, at, wait"));
     };
     let now = at(query.at.as_deref())?;
+    let wait = query.wait.as_deref().map(wait_of).transpose()?;
     let (service, handle) = service_of(&served, &service_name)?;
     if service.rules_topic.is_none() && !query.dry_run {
         let message = format!("service {service_name:?} has no rules_topic: its rules are those of the file");
@@ -304,7 +335,11 @@ pub(super) async fn change(
         Ok(Err(_)) => Ok(WriteOutcome::NotSent),
         Err(_) => Ok(WriteOutcome::Unknown),
     };
-    let response = answered(&handle, &name, outcome, existed).into_response();
+    let instances = match (wait, &outcome) {
+        (Some(wait), Ok(WriteOutcome::InForce(_))) => Some(taken_over(&handle, wait).await),
+        _ => None,
+    };
+    let response = answered(&handle, &name, outcome, existed, instances).into_response();
     let (result, by) = (response.status().as_u16(), &caller.name);
     if response.status().is_success() {
         info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
@@ -340,10 +375,12 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
 /// Answers with the outcome of a change.
 fn answered(
     handle: &ServiceHandle, name: &str, outcome: Result<WriteOutcome, WriteRefusal>, existed: bool,
+    instances: Option<TakenOver>,
 ) -> Result<Response, HttpRefusal> {
     let in_force = || {
         let known = handle.rules.known();
-        known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()))
+        let view = known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()));
+        view.map(|view| RuleView { instances, ..view })
     };
     let why = match outcome {
         Ok(WriteOutcome::Refused(why)) | Err(why) => why,

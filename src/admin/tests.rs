@@ -166,6 +166,7 @@ fn group() -> GroupFigures {
         ahead: 3,
         capacity: 100,
         configuration: "5d41402a".to_owned(),
+        rules_checksum: 9,
         state_age_seconds: 0.25,
     };
     GroupFigures {

@@ -230,6 +230,7 @@ impl GroupMember {
                 ahead: state.ahead,
                 capacity: state.terms.capacity,
                 configuration: format!("{:08x}", state.terms.digest),
+                rules_checksum: member.ledger().rules(seat),
                 state_age_seconds: now.slow.since(*read).as_secs_f64(),
             }
         });
@@ -348,7 +349,7 @@ impl GroupMember {
 fn params(job: &Job, configured: &PolicyInForce, policy: &Policy) -> GroupParams {
     let ahead_time = job.service.group_ahead_time.unwrap_or_else(|| GroupParams::default_ahead_time(policy.cycle));
     let params = GroupParams::new(configured.configured(), ahead_time, job.service.group_silence);
-    GroupParams { capacity: policy.capacity, ..params }
+    GroupParams { capacity: policy.capacity, rules: configured.checksum(), ..params }
 }
 
 /// Returns the number of records that instances admitted in the last cycle before the group began: with `scope =

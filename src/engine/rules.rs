@@ -4,10 +4,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::{sync::Arc, time::Duration};
 
-use watermaster_core::rules::Rule;
 use watermaster_core::{policy::Policy, units::Time};
 
-use crate::rules::with_run_time;
+use crate::rules::{RulesToTake, with_run_time};
 
 /// The interval between two looks at the wall clock.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -17,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct PolicyInForce {
     configured: Policy,
     /// The rules of run time, and the policy of the configuration with them.
-    run_time: Vec<Rule>,
+    run_time: RulesToTake,
     with_rules: Policy,
     /// The groups that records named and patterns of rules make, and those that came since the last look.
     groups: BTreeSet<Arc<str>>,
@@ -36,7 +35,7 @@ impl PolicyInForce {
         PolicyInForce {
             with_rules: configured.clone(),
             configured,
-            run_time: Vec::new(),
+            run_time: RulesToTake::default(),
             groups: BTreeSet::new(),
             new_groups: BTreeSet::new(),
             found: None,
@@ -54,13 +53,18 @@ impl PolicyInForce {
     /// Takes another policy of the configuration, and the limit of the search for the capacity.
     pub(super) fn change(&mut self, configured: Policy, found: Option<u64>) {
         (self.configured, self.found) = (configured, found);
-        self.with_rules = with_run_time(&self.configured, &self.run_time);
+        self.with_rules = with_run_time(&self.configured, &self.run_time.rules);
     }
 
     /// Takes other rules of run time, which count from the next look on.
-    pub(super) fn take_run_time(&mut self, rules: Vec<Rule>) {
+    pub(super) fn take_run_time(&mut self, rules: RulesToTake) {
         self.run_time = rules;
-        self.with_rules = with_run_time(&self.configured, &self.run_time);
+        self.with_rules = with_run_time(&self.configured, &self.run_time.rules);
+    }
+
+    /// The sum over the rules of run time.
+    pub(super) fn checksum(&self) -> u64 {
+        self.run_time.checksum
     }
 
     /// Takes another limit of the search. Returns whether it is another one.

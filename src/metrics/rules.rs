@@ -8,9 +8,6 @@ use watermaster_settings::Service;
 use super::text::Samples;
 use crate::rules::{CHANGE_RESULTS, KnownRules, RULE_STATES, RulesCell};
 
-/// A float holds every whole number below this bound.
-const SUM_MODULUS: u64 = 1 << 53;
-
 /// Numbers by two labels.
 type Numbers = BTreeMap<(&'static str, &'static str), u64>;
 
@@ -52,7 +49,7 @@ impl RulesFigures {
         let none = ["put", "delete"].into_iter().flat_map(|verb| CHANGE_RESULTS.map(|result| ((verb, result), 0)));
         figures.changes = none.chain([(("read", "unreadable"), 0)]).collect();
         figures.changes.extend(&known.counts);
-        figures.position = known.read_at.map(|_| (known.read_offset, known.sum % SUM_MODULUS));
+        figures.position = known.read_at.map(|_| (known.read_offset, known.checksum()));
         figures.behind = known.age();
         figures.last_change = last_change(&known);
         figures

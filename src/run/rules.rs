@@ -130,7 +130,7 @@ impl Follower<'_> {
         }
         if self.is_news && self.told_at.is_none_or(|at| at.elapsed() >= TELL_INTERVAL) {
             (self.is_news, self.told_at) = (false, Some(Instant::now()));
-            self.handle.inbox.leave(Change { rules: Some(self.handle.rules.rules()), ..Change::default() });
+            self.handle.inbox.leave(Change { rules: Some(self.handle.rules.to_take()), ..Change::default() });
         }
         is_fine
     }

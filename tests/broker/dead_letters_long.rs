@@ -152,7 +152,7 @@ fn a_redrive_delays_no_client_within_its_share() {
     // 300/s of a share of 500/s, into a source that the redrive floods.
     let topic = rig.sources[0].clone();
     let load = Load::start(&rig.broker, 300, move |number| Outgoing {
-        timestamp: Some(crate::rig::an_hour_ago() + 3_600_000),
+        timestamp: Some(crate::rig::now_ms()),
         ..Outgoing::numbered(&topic, LOAD + number, "load")
     });
     wait_until("the load to be admitted", DRAIN_TIMEOUT, || {
@@ -160,6 +160,8 @@ fn a_redrive_delays_no_client_within_its_share() {
             .metric("watermaster_records_total", &["client=\"load\"", "decision=\"admitted\""])
             .is_some_and(|count| count > 600.0)
     });
+    // A broker that has just started takes seconds for its first transactions.
+    let began = crate::rig::now_ms();
     let done = Desk::new(&config).json("redrive", &["--job", "flood"]);
     assert_eq!(done["complete"], true, "{done}");
     let before = came_back(&watermaster);
@@ -171,10 +173,14 @@ fn a_redrive_delays_no_client_within_its_share() {
     };
     wait_until("the load to be delivered", DRAIN_TIMEOUT, || times(rig.read_target()).len() as u64 == sent);
     let (produced, appended) = (times(rig.read_sources()), times(rig.read_target()));
-    let mut delays: Vec<i64> = appended.iter().map(|(number, time)| time - produced[number]).collect();
+    let beside = produced.iter().filter(|(_, time)| **time >= began);
+    let mut delays: Vec<i64> = beside.map(|(number, time)| appended[number] - time).collect();
     delays.sort_unstable();
     let [median, p99, most] = [delays.len() / 2, delays.len() * 99 / 100, delays.len() - 1].map(|at| delays[at]);
-    eprintln!("{sent} records of the load: median {median} ms, p99 {p99} ms, at most {most} ms");
+    eprintln!(
+        "{sent} records of the load, {} since the redrive began: median {median} ms, p99 {p99} ms, at most {most} ms",
+        delays.len()
+    );
     assert!(most <= CYCLE.as_millis() as i64, "a client within its share waited for {most} ms");
     watermaster.terminate(DRAIN_TIMEOUT);
 }

@@ -1,10 +1,8 @@
 //! Instances of a group that are killed, restarted and suspended: their part of the capacity is used again at once, no
 //! record is rejected, and the promise holds.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use crate::promise::{PROMISE, STOP_TIMEOUT, TABLES};
-use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, now_ms};
 use crate::support::config::{Config, SHORT_SESSION};
 use crate::support::producer::{Load, Outgoing, Producer};
 use crate::{
@@ -14,10 +12,6 @@ use crate::{
 
 const IDS: [&str; 3] = ["wm-0", "wm-1", "wm-2"];
 const KEYS: &str = "client_from = [\"header:client-id\"]";
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970").as_millis() as i64
-}
 
 fn config(rig: &Rig, capacity: u64, cycle: &'static str, keys: &str, tables: &str) -> Config {
     let mut config = rig.config(rig.service(capacity, cycle, keys, tables));

@@ -1,11 +1,11 @@
 //! The delay that the program adds at low load.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use crate::rig::{Rig, TargetTime};
+use crate::rig::{Rig, TargetTime, now_ms};
 use crate::support::{
     broker::Broker, config::Config, producer::Outgoing, producer::Producer, watermaster::Watermaster,
 };
@@ -17,10 +17,6 @@ fn config(rig: &Rig, commit_interval: &'static str) -> Config {
     config.commit_interval = commit_interval;
     config.kafka = "delivery = \"exactly_once\"".to_owned();
     config
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_millis() as i64
 }
 
 /// Reads the next record of the target, and returns its age in milliseconds.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, TargetTime};
+use crate::rig::{Rig, TargetTime, now_ms};
 use crate::support::broker::Broker;
 use crate::support::producer::{Load, Outgoing};
 use crate::support::record::{Identity, Record};
@@ -15,10 +15,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const CAPACITY: u64 = 2_000;
 /// The default of `queue_capacity`.
 const QUEUE_CAPACITY: f64 = 10_000.0;
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_millis() as i64
-}
 
 /// Sends records that name no client to one source.
 fn load(rig: &Rig, source: usize, per_second: u64) -> Load {

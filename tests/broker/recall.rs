@@ -1,8 +1,8 @@
 //! Recalls across instances: how soon a client that lent its share gets it back, while the other instances saturate.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, TargetTime};
+use crate::rig::{Rig, TargetTime, now_ms};
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::record::Record;
 use crate::{support::broker::Broker, support::watermaster::Watermaster};
@@ -19,10 +19,6 @@ const WARM_UP: Duration = Duration::from_secs(25);
 /// The window in which a client has its full share if it holds 90 % of it.
 const MEASURED_OVER: i64 = 200;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970").as_millis() as i64
-}
 
 /// Sends the flood of three clients all the time, and lets the lenders come back one after the other.
 fn send(producer: &Producer, rig: &Rig, recalls: u64) {

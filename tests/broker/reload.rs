@@ -1,9 +1,9 @@
 //! Reloads while records flow: of capacity, cycle, mode and enforcement, and of malformed files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime, now_ms};
 use crate::support::producer::{Load, Outgoing};
 use crate::support::record::{Identity, Record};
 use crate::{
@@ -68,10 +68,6 @@ struct InForce {
     policy: Policy,
     asked: i64,
     shown: i64,
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970").as_millis() as i64
 }
 
 /// Reloads a malformed file; asserts that the answer has errors and that the policy in force does not change.

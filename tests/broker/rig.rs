@@ -168,8 +168,11 @@ impl Rig {
     }
 }
 
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970").as_millis() as i64
+}
+
 /// Returns a start for numbered timestamps: an hour ago, so that none lies in the future.
 pub fn an_hour_ago() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
-    (now - Duration::from_secs(3600)).as_millis() as i64
+    now_ms() - 3_600_000
 }

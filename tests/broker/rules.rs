@@ -106,11 +106,11 @@ fn a_rule_of_one_instance_holds_at_all_and_survives_a_kill() {
     let world = World::new(&broker, "rules");
     let mut instances = Watermaster::start_all(&world.config, &["one", "two"]);
     let hold = json!({ "clients": ["batch"], "hold": true, "note": "a test" });
-    let (status, etag, view) = ask(&instances[0], "PUT", "rules/night", 1, NEW, &hold);
-    assert_eq!((status, view["state"].as_str()), (201, Some("in_force")), "{view}");
     let put = Instant::now();
-    wait_until("the other instance has the rule", DRAIN_TIMEOUT, || rules(&instances[1]).len() == 1);
-    eprintln!("the other instance has the rule after {:?}", put.elapsed());
+    let (status, etag, view) = ask(&instances[0], "PUT", "rules/night?wait=10s", 1, NEW, &hold);
+    assert_eq!((status, view["state"].as_str()), (201, Some("in_force")), "{view}");
+    assert_eq!(view["instances"], json!({ "live": 2, "same_rules": 2 }), "{view}");
+    eprintln!("both instances have the rule after {:?}", put.elapsed());
     assert_eq!(Some(format!("{:?}", rules(&instances[1])[0].1)), etag);
     let (_, _, why) = ask(&instances[1], "GET", "explain?client=batch", 0, None, &Value::Null);
     let decided = why["fields"].as_array().unwrap().iter().find(|field| field["field"] == "hold").unwrap();
@@ -203,7 +203,7 @@ fn each_refusal_has_a_status_and_no_effect() {
     let right = json!({ "clients": ["a"], "weight": 3 });
     let stale = Some(("if-match", "\"7-0123456789abcdef\""));
     let large = json!({ "clients": ["a"], "weight": 3, "note": "x".repeat(70_000) });
-    let rows: [(&str, &str, usize, Condition<'_>, Value, u16, &str); 18] = [
+    let rows: [(&str, &str, usize, Condition<'_>, Value, u16, &str); 19] = [
         ("PUT", "rules/known", 1, stale, right.clone(), 412, "changed"),
         ("PUT", "rules/known", 1, NEW, right.clone(), 412, "changed"),
         ("PUT", "rules/other", 1, ANY, right.clone(), 412, "changed"),
@@ -225,6 +225,7 @@ fn each_refusal_has_a_status_and_no_effect() {
         ("PUT", "rules/client.a", 1, NEW, right.clone(), 422, "invalid"),
         ("PUT", "rules/known", 1, ANY, json!(["a"]), 400, "not_json"),
         ("PUT", "rules/known", 1, ANY, large, 413, "too_large"),
+        ("PUT", "rules/known?wait=1h", 1, ANY, right.clone(), 400, "bad_request"),
         ("DELETE", "rules/of-file", 1, ANY, Value::Null, 409, "in_file"),
         ("DELETE", "rules/none", 1, ANY, Value::Null, 412, "changed"),
         ("GET", "rules/none", 0, None, Value::Null, 404, "not_found"),

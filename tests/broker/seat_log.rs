@@ -241,7 +241,7 @@ fn state(seat: &str, seq: u64) -> State {
 fn large_loads(bytes: u64) -> SeatLoads {
     let letter = |n: u64| char::from(b'a' + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) % 26) as u8);
     let client: String = (0..bytes).map(|n| letter(n * n + n.rotate_left(17))).collect();
-    SeatLoads { seat: "a".into(), loads: vec![(client.into(), Load { demand: 1, wants: 1 })], progress: None }
+    SeatLoads { seat: "a".into(), loads: vec![(client.into(), Load { demand: 1, wants: 1 })], progress: None, rules: 0 }
 }
 
 /// The first chapter of any seat: opened, written, read back.
@@ -253,7 +253,7 @@ fn states_are_read_back_as_they_were_written() {
     let own = member.open("a");
     let bank = member.open(BANK);
     let loads = [("one".into(), Load { demand: 3, wants: 2 })].into();
-    let loads = SeatLoads { seat: "a".into(), loads, progress: None };
+    let loads = SeatLoads { seat: "a".into(), loads, progress: None, rules: 0 };
     member.log.write(own, &state("a", 1), Some(&loads));
     assert!(member.written(own));
     assert!(member.write(bank, &state(BANK, 1)), "two seats are open at the same time");

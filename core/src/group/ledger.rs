@@ -35,6 +35,7 @@ pub struct SeatLedger {
     pub(super) clients: ClientTable,
     loads: BTreeMap<Arc<str>, MemberLoads>,
     progress: BTreeMap<Arc<str>, Progress>,
+    rules: BTreeMap<Arc<str>, u64>,
     /// Counts changes of loads.
     changes: u64,
     /// Everything below this offset was read.
@@ -57,6 +58,7 @@ impl SeatLedger {
                 if let Some(progress) = loads.progress {
                     self.progress.insert(Arc::clone(&loads.seat), progress);
                 }
+                self.rules.insert(Arc::clone(&loads.seat), loads.rules);
             }
             SeatRecord::Tombstone(seat) => drop(self.seats.remove(seat)),
             SeatRecord::LoadsTombstone(seat) => {
@@ -64,6 +66,7 @@ impl SeatLedger {
                     self.changes += u64::from(self.clients.update(&mut known, &[]));
                 }
                 self.progress.remove(seat);
+                self.rules.remove(seat);
             }
         }
         false
@@ -186,6 +189,11 @@ impl SeatLedger {
     /// The admissions that a member told last.
     pub fn progress(&self, seat: &str) -> Option<Progress> {
         self.progress.get(seat).copied()
+    }
+
+    /// The sum over the rules of run time that a member told last.
+    pub fn rules(&self, seat: &str) -> u64 {
+        self.rules.get(seat).copied().unwrap_or_default()
     }
 
     /// Counts changes of loads.

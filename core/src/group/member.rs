@@ -146,8 +146,9 @@ struct Announced {
     capacity: u64,
     /// The time at which the last state was made.
     made_at: Time,
-    /// The loads that the log was told last.
+    /// The loads that the log was told last, and the sum over the rules.
     told: Loads,
+    told_rules: u64,
 }
 
 /// The end of a membership.

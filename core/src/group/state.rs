@@ -145,6 +145,8 @@ pub struct SeatLoads {
     pub loads: Loads,
     /// Admissions, for the instance that searches for the capacity.
     pub progress: Option<Progress>,
+    /// The sum over the rules of run time that the member has in force: members with the same rules tell the same.
+    pub rules: u64,
 }
 
 /// A record of the control log.

@@ -107,7 +107,7 @@ mod tests {
 
     fn loads() -> SeatLoads {
         let loads = vec![("car".into(), Load { demand: 40, wants: 35 })];
-        SeatLoads { seat: "kyc/1".into(), loads, progress: None }
+        SeatLoads { seat: "kyc/1".into(), loads, progress: None, rules: 0 }
     }
 
     #[test]

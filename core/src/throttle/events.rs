@@ -30,8 +30,9 @@ impl Throttle {
     /// Records that were admitted still count: after a change no window, as long as the shortest cycle in force in it,
     /// holds more than the largest capacity in force in it (a longer cycle remembers no more than the shorter one did).
     /// Delayed records keep their place: from shape into reject mode they go as records that are catching up do, from
-    /// reject into shape mode all of them wait in their client's turn, into shadow mode they go at once, in order, with the next [`poll_action`](Throttle::poll_action). Records that
-    /// exceed a lowered bound of the backlogs are evicted by [`poll_action`](Throttle::poll_action), too.
+    /// reject into shape mode all of them wait in their client's turn, into shadow mode they go at once, in order, with
+    /// the next [`poll_action`](Throttle::poll_action). Records that exceed a lowered bound of the backlogs are evicted
+    /// by [`poll_action`](Throttle::poll_action), too.
     ///
     /// `commit_interval` and `map_budget` must be the same, as offset maps that were written must still fit.
     pub fn handle_policy(&mut self, now: Time, policy: Policy) {

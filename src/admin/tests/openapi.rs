@@ -89,7 +89,7 @@ fn parameters_are_described() {
             let query: &[&str] = match path {
                 path if path.ends_with("/rules") => &["origin", "state", "client", "after", "limit"],
                 path if path.ends_with("/explain") => &["client", "group", "at"],
-                path if path.ends_with("/{rule}") && !of("query").is_empty() => &["dry_run", "at"],
+                path if path.ends_with("/{rule}") && !of("query").is_empty() => &["dry_run", "at", "wait"],
                 path if path.ends_with("/clients") => &["top", "from", "sort", "order", "find"],
                 path if path.ends_with("/config") => &["origins"],
                 path if path.ends_with("/reload") => &["dry_run"],

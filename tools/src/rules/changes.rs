@@ -5,12 +5,15 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use watermaster_api::{RuleDryRun, RuleView, RulesView};
+use watermaster_api::{RuleDryRun, RuleView, RulesView, TakenOver};
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded};
 use crate::moment::moment;
+
+/// The longest wait until all instances have a rule that was put.
+const WAIT: &str = "2s";
 
 /// The instance, and the service of which the rules are.
 #[derive(Debug, Args)]
@@ -227,9 +230,13 @@ impl RulesInstance {
 
     /// Changes a rule, or shows what that would change. Without a stated version, that of the rule in force is stated.
     fn change(
-        &self, name: &str, body: Option<&Value>, if_match: Option<&str>, dry_run: bool,
+        &self, name: &str, body: Option<&Value>, if_match: Option<&str>, dry_run: bool, wait: Option<&str>,
     ) -> Result<(u16, Value), RulesError> {
-        let query = if dry_run { "?dry_run=true" } else { "" };
+        let query = match wait {
+            _ if dry_run => "?dry_run=true".to_owned(),
+            Some(wait) => format!("?wait={wait}"),
+            None => String::new(),
+        };
         let path = self.path(&format!("/{}{query}", percent_encoded(name)));
         let in_force = match if_match {
             Some(stated) => Some(stated.to_owned()),
@@ -291,7 +298,7 @@ pub fn put(args: &PutArgs) -> Exit {
         (_, Some(file)) => put_file(&target, file, args),
         (Some(name), None) => {
             let body = body(args)?;
-            let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run)?;
+            let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run, Some(WAIT))?;
             print(told(&answer, args.dry_run));
             Ok(())
         }
@@ -345,9 +352,14 @@ fn time(text: &str) -> Result<String, RulesError> {
 
 fn told(answer: &Value, dry_run: bool) -> String {
     if !dry_run {
-        return match answer["etag"].as_str() {
-            Some(etag) => format!("{} is in force, version {etag}", answer["name"].as_str().unwrap_or_default()),
-            None => "deleted".to_owned(),
+        let Ok(RuleView { name, etag, instances, .. }) = serde_json::from_value(answer.clone()) else {
+            return "deleted".to_owned();
+        };
+        return match instances {
+            Some(TakenOver { live, same_rules }) => {
+                format!("{name} is in force at {same_rules} of {live} instances, version {etag}")
+            }
+            None => format!("{name} is in force, version {etag}"),
         };
     }
     let Ok(RuleDryRun { changed, clients, .. }) = serde_json::from_value(answer.clone()) else {
@@ -396,12 +408,12 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
     for (name, body) in &wanted {
         match known.iter().find(|rule| rule.name == *name) {
             Some(rule) if same(&rule.rule, body, name) => print(format_args!("{name}: unchanged")),
-            Some(rule) => tell(name, target.change(name, Some(body), Some(&rule.etag), args.dry_run)),
-            None => tell(name, target.change(name, Some(body), None, args.dry_run)),
+            Some(rule) => tell(name, target.change(name, Some(body), Some(&rule.etag), args.dry_run, None)),
+            None => tell(name, target.change(name, Some(body), None, args.dry_run, None)),
         }
     }
     for rule in known.iter().filter(|rule| args.prune && wanted.iter().all(|(name, _)| *name != rule.name)) {
-        tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run));
+        tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run, None));
     }
     first.map_or(Ok(()), Err)
 }
@@ -422,7 +434,7 @@ fn same(one: &Value, other: &Value, name: &str) -> bool {
 /// Deletes a rule.
 pub fn remove(args: &RemoveArgs) -> Exit {
     let removed = RulesInstance::new(&args.instance)
-        .and_then(|target| target.change(&args.name, None, args.if_match.as_deref(), args.dry_run));
+        .and_then(|target| target.change(&args.name, None, args.if_match.as_deref(), args.dry_run, None));
     ended(removed.map(|(_, answer)| print(told(&answer, args.dry_run))))
 }
 

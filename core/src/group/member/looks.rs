@@ -325,10 +325,13 @@ impl Member {
         let is_old = self.is_state_old(now);
         let tells_progress = progress.is_some() && is_old;
         let has_changed = *loads != self.announced.told && (is_old || self.have_loads_moved(loads));
-        (self.announced.allowance.is_none() || has_changed || tells_progress).then(|| SeatLoads {
+        let tells_rules = self.params.rules != self.announced.told_rules;
+        let is_due = self.announced.allowance.is_none() || has_changed || tells_progress || tells_rules;
+        is_due.then(|| SeatLoads {
             seat: Arc::clone(&self.seat),
             loads: loads.clone(),
             progress,
+            rules: self.params.rules,
         })
     }
 
@@ -406,6 +409,7 @@ impl Member {
         self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, given, before, seen });
         if let Some(loads) = &loads {
             self.announced.told.clone_from(&loads.loads);
+            self.announced.told_rules = loads.rules;
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
         calls.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
