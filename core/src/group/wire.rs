@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::state::{Load, SeatRecord};
+use super::state::{Load, SeatLoads, SeatRecord};
 
 /// The version of the format.
 pub const VERSION: u8 = 1;
@@ -69,7 +69,7 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, WireError>
     };
     let record = match of_state {
         true => postcard::from_bytes(rest).map(SeatRecord::State),
-        false => postcard::from_bytes(rest).map(SeatRecord::Loads),
+        false => loads(rest).map(SeatRecord::Loads),
     };
     let record = record.map_err(|_| WireError::Value)?;
     let about = match &record {
@@ -80,10 +80,17 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, WireError>
     if *about == seat { Ok(record) } else { Err(WireError::Value) }
 }
 
+/// Reads loads. A build from before members told their rules ends them with the progress.
+fn loads(bytes: &[u8]) -> Result<SeatLoads, postcard::Error> {
+    let ((seat, loads, progress), rest) = postcard::take_from_bytes(bytes)?;
+    let rules = if rest.is_empty() { 0 } else { postcard::from_bytes(rest)? };
+    Ok(SeatLoads { seat, loads, progress, rules })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::state::{Move, SeatLoads, Slice, State, StateKind, Terms};
+    use crate::group::state::{Move, Slice, State, StateKind, Terms};
     use crate::policy::Mode;
 
     fn state() -> State {
@@ -112,11 +119,12 @@ mod tests {
 
     #[test]
     fn records_come_back_from_their_keys_and_values() {
-        for record in [SeatRecord::State(state()), SeatRecord::Loads(loads())] {
+        // Without the last byte, loads are those of a member that tells no rules.
+        for (record, last) in [(SeatRecord::State(state()), 0), (SeatRecord::Loads(loads()), 1)] {
             let (key, value) = encode(&record);
             let value = value.expect("a value");
             assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(record.clone()), "{key}");
-            for length in 0..value.len() {
+            for length in 0..value.len() - last {
                 assert!(decode(key.as_bytes(), Some(&value[..length])).is_err(), "{length} bytes of {key}");
             }
             let tombstone = match record {
@@ -127,6 +135,14 @@ mod tests {
             assert_eq!(encode(&tombstone), (key, None));
         }
         assert_eq!(encode(&SeatRecord::State(state())).0, "s/kyc/1");
+    }
+
+    #[test]
+    fn loads_of_a_build_from_before_members_told_their_rules_are_read() {
+        let (key, value) = encode(&SeatRecord::Loads(SeatLoads { rules: 7, ..loads() }));
+        let value = value.expect("a value");
+        let read = decode(key.as_bytes(), Some(&value[..value.len() - 1]));
+        assert_eq!(read, Ok(SeatRecord::Loads(loads())));
     }
 
     #[test]
