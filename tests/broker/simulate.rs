@@ -189,8 +189,7 @@ mod long {
                 watermaster.metric(&format!("{prefix}{metric}"), &[&label]).unwrap_or(0.0)
             };
             let found = number(&client["delayed"]) as f64;
-            // Records are read in bunches of a few milliseconds, of which more wait for a moment than of single ones.
-            assert_agree(&what("delayed"), metric("delayed_total"), found, counts(0.02));
+            assert_agree(&what("delayed"), metric("delayed_total"), found, counts(0.01));
             let found = rejected(client) as f64;
             assert_agree(&what("rejected"), metric("rejected_total"), found, counts(0.01));
         }
