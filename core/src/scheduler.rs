@@ -125,10 +125,8 @@ impl Scheduler {
         self.gates.change(now, &old, &self.policy);
         if (old.mode, self.policy.mode) == (Mode::Reject, Mode::Shape) {
             // Records that go first are not paced: those of a whole cycle may wait, and would go at once.
-            for (index, Client { queue, .. }) in
-                self.clients.iter_mut_indexed().filter(|(_, client)| client.queue.first > 0)
-            {
-                self.backlog.wait_in_turn(index, queue, |_| ());
+            for (index, client) in self.clients.iter_mut_indexed() {
+                self.backlog.wait_in_turn(index, &mut client.queue, |_| ());
             }
         }
         self.allocate(Cause::Reload);

@@ -26,6 +26,14 @@ pub struct LastState {
     pub silence: Duration,
 }
 
+/// The loads that a member told last, its admissions, and the sum over its rules.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    loads: MemberLoads,
+    progress: Option<Progress>,
+    rules: u64,
+}
+
 /// The states and loads of all seats.
 #[derive(Debug, Clone, Default)]
 pub struct SeatLedger {
@@ -33,9 +41,7 @@ pub struct SeatLedger {
     /// The issue of the bank.
     issue: Option<u64>,
     pub(super) clients: ClientTable,
-    loads: BTreeMap<Arc<str>, MemberLoads>,
-    progress: BTreeMap<Arc<str>, Progress>,
-    rules: BTreeMap<Arc<str>, u64>,
+    told: BTreeMap<Arc<str>, Told>,
     /// Counts changes of loads.
     changes: u64,
     /// Everything below this offset was read.
@@ -53,20 +59,15 @@ impl SeatLedger {
         match record {
             SeatRecord::State(state) => return self.apply_state(now, state),
             SeatRecord::Loads(loads) => {
-                let known = self.loads.entry(Arc::clone(&loads.seat)).or_default();
-                self.changes += u64::from(self.clients.update(known, &loads.loads));
-                if let Some(progress) = loads.progress {
-                    self.progress.insert(Arc::clone(&loads.seat), progress);
-                }
-                self.rules.insert(Arc::clone(&loads.seat), loads.rules);
+                let told = self.told.entry(Arc::clone(&loads.seat)).or_default();
+                self.changes += u64::from(self.clients.update(&mut told.loads, &loads.loads));
+                (told.progress, told.rules) = (loads.progress.or(told.progress), loads.rules);
             }
             SeatRecord::Tombstone(seat) => drop(self.seats.remove(seat)),
             SeatRecord::LoadsTombstone(seat) => {
-                if let Some(mut known) = self.loads.remove(seat) {
-                    self.changes += u64::from(self.clients.update(&mut known, &[]));
+                if let Some(mut told) = self.told.remove(seat) {
+                    self.changes += u64::from(self.clients.update(&mut told.loads, &[]));
                 }
-                self.progress.remove(seat);
-                self.rules.remove(seat);
             }
         }
         false
@@ -183,17 +184,17 @@ impl SeatLedger {
 
     /// The loads that a member told last.
     pub(super) fn loads(&self, seat: &str) -> Option<&MemberLoads> {
-        self.loads.get(seat)
+        self.told.get(seat).map(|told| &told.loads)
     }
 
     /// The admissions that a member told last.
     pub fn progress(&self, seat: &str) -> Option<Progress> {
-        self.progress.get(seat).copied()
+        self.told.get(seat)?.progress
     }
 
     /// The sum over the rules of run time that a member told last.
     pub fn rules(&self, seat: &str) -> u64 {
-        self.rules.get(seat).copied().unwrap_or_default()
+        self.told.get(seat).map_or(0, |told| told.rules)
     }
 
     /// Counts changes of loads.

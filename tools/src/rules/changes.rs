@@ -352,15 +352,11 @@ fn time(text: &str) -> Result<String, RulesError> {
 
 fn told(answer: &Value, dry_run: bool) -> String {
     if !dry_run {
-        let Ok(RuleView { name, etag, instances, .. }) = serde_json::from_value(answer.clone()) else {
-            return "deleted".to_owned();
-        };
-        return match instances {
-            Some(TakenOver { live, same_rules }) => {
-                format!("{name} is in force at {same_rules} of {live} instances, version {etag}")
-            }
-            None => format!("{name} is in force, version {etag}"),
-        };
+        let Some(etag) = answer["etag"].as_str() else { return "deleted".to_owned() };
+        let name = answer["name"].as_str().unwrap_or_default();
+        let instances = serde_json::from_value(answer["instances"].clone());
+        let instances = instances.map(|TakenOver { live, same_rules }| format!(" at {same_rules} of {live} instances"));
+        return format!("{name} is in force{}, version {etag}", instances.unwrap_or_default());
     }
     let Ok(RuleDryRun { changed, clients, .. }) = serde_json::from_value(answer.clone()) else {
         return answer.to_string();
