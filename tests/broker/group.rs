@@ -87,9 +87,8 @@ fn a_record_that_can_not_be_read_stops_the_service() {
 }
 
 mod long {
-    use std::time::{SystemTime, UNIX_EPOCH};
-
     use super::*;
+    use crate::rig::now_ms;
 
     const TOKEN: &str = "the-token-of-the-group";
 
@@ -113,11 +112,11 @@ mod long {
         follower.wait_for(4_000, DRAIN_TIMEOUT);
         let (status, body) = instance.reload(&config(500).to_toml(), TOKEN);
         assert_eq!(status, 200, "{body}");
-        let reloaded = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
+        let reloaded = now_ms();
         follower.read_on(Duration::from_secs(4));
         load.stop();
         assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0));
-        let second = |record: &Record| (record.timestamp - reloaded.as_millis() as i64).div_euclid(1_000);
+        let second = |record: &Record| (record.timestamp - reloaded).div_euclid(1_000);
         let seconds: Vec<i64> = rig.read_target().iter().map(second).collect();
         for after in 1..3 {
             let admitted = seconds.iter().filter(|second| **second == after).count();

@@ -90,7 +90,7 @@ fn refuse(watermaster: &Watermaster, good: &str, policy: Policy, random: &mut Ra
 /// The records of a partition of the target in the order of their offsets.
 #[derive(Default)]
 struct Partition {
-    /// Their append times.
+    /// The append times of the records.
     times: Vec<i64>,
     /// For each record, the number of records up to the last one of its round.
     round_ends: Vec<usize>,

@@ -1,7 +1,7 @@
 //! Hostile records in a source topic: they do not starve or stop the service or exhaust its memory, and none is lost.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, an_hour_ago};
 use crate::support::producer::{Load, Outgoing, Producer};
@@ -253,7 +253,7 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
     follower.read_on(LOAD);
     let sent = load.stop();
-    let end = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970") + GRACE;
+    let end = crate::rig::now_ms() + GRACE.as_millis() as i64;
     follower.read_on(GRACE);
     assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
@@ -265,7 +265,7 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     let (mut configured_sent, mut configured_admitted) = (0, 0);
     for (n, id) in CONFIGURED.iter().enumerate() {
         let is_its = |number: u64| number % 13 == n as u64;
-        let its = target.iter().filter(|record| is_its(number(record)) && record.timestamp <= end.as_millis() as i64);
+        let its = target.iter().filter(|record| is_its(number(record)) && record.timestamp <= end);
         let mut delays: Vec<i64> = its.map(|record| record.timestamp - times[&number(record)]).collect();
         delays.sort_unstable();
         let sent = times.keys().filter(|number| is_its(**number)).count();

@@ -125,11 +125,10 @@ fn the_former_version_s_control_topic_is_not_taken_for_this_one_s() {
 mod long {
     use std::path::PathBuf;
     use std::process::Command;
-    use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
     use crate::exactly_once::{numbered, wait_for_backlog};
-    use crate::rig::NUMBERED;
+    use crate::rig::{NUMBERED, now_ms};
     use crate::support::config::SHORT_SESSION;
     use crate::support::judge::Judge;
     use crate::support::producer::Load;
@@ -194,8 +193,7 @@ mod long {
         }
 
         fn note(&mut self, change: &'static str) {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
-            self.changes.push((change, now.as_millis() as i64));
+            self.changes.push((change, now_ms()));
         }
 
         /// Replaces one instance after the other. The first one waits for the last one of the former version.
