@@ -17,7 +17,8 @@ use crate::units::{NANOS_PER_MILLI, Time};
 use crate::{chunks::Chunks, slot::Slot};
 use partition::{HeldRecord, MapRoom, NOT_HELD, Partition, SoleClient};
 pub use partition::{Location, Observed, PartitionView};
-pub use pauses::{PauseReason, Reading};
+
+pub use pauses::{PauseReason, Reading, TopicWait};
 pub use rejections::PendingRejection;
 
 /// Wall clocks that differ by no more than this are taken for equal.

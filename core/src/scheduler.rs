@@ -40,6 +40,7 @@ mod spacing;
 use std::time::Duration;
 
 use crate::allocator::{Credit, Grant, Part};
+use crate::ledger::TopicWait;
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::units::{Ratio, Time};
 use crate::{slot::Slot, window::slice_width};
@@ -246,8 +247,8 @@ impl Scheduler {
     /// Returns whether a record that waited for an owner of its partition, or that came while such ones wait to go
     /// first, is within its client's default share of that time, and counts it so.
     #[cold]
-    fn is_owed(&mut self, now: Time, index: u32, age_ms: u32) -> bool {
-        let age = Duration::from_millis(age_ms.into());
+    fn is_owed(&mut self, now: Time, index: u32, wait: TopicWait) -> bool {
+        let [age, unowned] = [wait.age_ms, wait.unowned_ms].map(|ms| Duration::from_millis(ms.into()));
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
         if age > cycle + cycle / 8 || self.clients.is_limited(index) || client.queue.has_others() {
@@ -256,7 +257,7 @@ impl Scheduler {
         // Not that of this instance: a client without demand here so far has no part of it.
         let share = self.clients.default_grant(self.policy.capacity, client).records;
         let takeover = self.takeover;
-        self.clients.get_mut(index).take_owed(now, takeover, share, age.min(cycle), cycle)
+        self.clients.get_mut(index).take_owed(now, takeover, share, unowned.min(cycle), cycle)
     }
 
     // ## A record that was read
@@ -387,10 +388,8 @@ impl Scheduler {
                 self.backlog.unblock(now, client, &mut self.clients.get_mut(client).queue);
             }
         }
-        if let Some(first) = self.backlog.first.head()
-            && self.backlog.first_after <= now
-        {
-            return self.gates.window_is_open(now).then(|| (self.backlog.get(first).client, first));
+        if !self.backlog.first.is_empty() && self.backlog.first_after <= now {
+            return self.gates.window_is_open(now).then(|| self.next_first()).flatten();
         }
         let client = self.next_client()?;
         self.gates.spacing.note_look(now);
@@ -399,6 +398,17 @@ impl Scheduler {
         }
         let head = self.clients.get(client).queue.records.head();
         Some((client, head.expect("a client with a tag has a first record")))
+    }
+
+    /// The client with the earliest record of those that go first, and that record.
+    fn next_first(&mut self) -> Option<(u32, Slot)> {
+        let Scheduler { clients, backlog, .. } = self;
+        backlog.next_first(|backlog, index| {
+            let client = clients.lookup(index).filter(|client| client.queue.first > 0)?;
+            let slot = client.queue.records.head()?;
+            let record = backlog.get(slot);
+            Some((if record.owed { client.owed_at() } else { record.since }, slot))
+        })
     }
 
     /// Sends a record in the turn of a client; usually one of its own. If the own limit of the record's client refuses

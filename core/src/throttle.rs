@@ -48,7 +48,7 @@ mod views;
 
 use std::{sync::Arc, time::Duration};
 
-use crate::ledger::{Ledger, Observed, PendingRejection};
+use crate::ledger::{Ledger, Observed, PendingRejection, TopicWait};
 use crate::reason::{Grounds, Reason};
 use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler};
 use crate::{delays::Histogram, policy::Policy, slot::Slots, units::Time, window::SlidingCount};
@@ -114,8 +114,9 @@ impl Throttle {
         if self.shadow.is_some() {
             return self.handle_in_shadow(now, arrival, observed);
         }
-        let age_ms = self.ledger.waited_in_topic(now, arrival.partition, arrival.offset, arrival.written_ms);
-        match self.decide(now, arrival, observed, age_ms, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
+        let wait = self.ledger.waited_in_topic(now, arrival.partition, arrival.offset, arrival.written_ms);
+        let age_ms = wait.age_ms;
+        match self.decide(now, arrival, observed, wait, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
                 self.scheduler.clients.get_mut(client).counts.admitted += 1;
                 let age = if age_ms > 0 { self.note_age(client, age_ms) } else { Duration::ZERO };
@@ -145,7 +146,8 @@ impl Throttle {
     /// Asks the scheduler for its decision. An admission completes at once, so it must fit in the offset map.
     #[inline(always)]
     fn decide(
-        &mut self, now: Time, arrival: &Arrival<'_>, observed: Observed, age_ms: u32, fits: impl Fn(&Ledger) -> bool,
+        &mut self, now: Time, arrival: &Arrival<'_>, observed: Observed, wait: TopicWait,
+        fits: impl Fn(&Ledger) -> bool,
     ) -> Decision {
         match self.client_of(now, arrival.sender) {
             Ok(client) => {
@@ -154,7 +156,7 @@ impl Throttle {
                 }
                 self.scheduler.note_arrival(now, client, observed.first_time);
                 let ledger = &self.ledger;
-                self.scheduler.decide(now, client, observed.catching_up, age_ms, || fits(ledger))
+                self.scheduler.decide(now, client, observed.catching_up, wait, || fits(ledger))
             }
             Err(reason) => Decision::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None }),
         }
@@ -175,7 +177,7 @@ impl Throttle {
     /// Shadow mode: counts the decision on a record, and admits it unless it can't be forwarded as it is.
     #[inline(never)]
     fn handle_in_shadow(&mut self, now: Time, arrival: &Arrival<'_>, observed: Observed) -> Verdict {
-        let decision = self.decide(now, arrival, observed, 0, |_| true);
+        let decision = self.decide(now, arrival, observed, TopicWait::default(), |_| true);
         if arrival.sender == Sender::Oversized
             && let Decision::Reject(rejection) = decision
         {

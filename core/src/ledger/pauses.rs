@@ -30,8 +30,17 @@ pub(super) enum Behind {
     /// The records that were written before this time, in milliseconds since the Unix epoch: the partition is paused,
     /// or was until then.
     WrittenBefore(i64),
-    /// The records below this offset: they were there when the partition was taken over.
-    Below(i64),
+    /// The records below offset `end`: they were there when the partition was taken over, after at most `unowned_ms`
+    /// without an owner.
+    Below { end: i64, unowned_ms: u32 },
+}
+
+/// The time for which a record waited unread in its topic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TopicWait {
+    pub age_ms: u32,
+    /// The part of it in which the partition can have been without an owner.
+    pub unowned_ms: u32,
 }
 
 /// A change in the reading of a partition.
@@ -67,38 +76,42 @@ impl Ledger {
     }
 
     /// Notes that the unread records of a partition that was just assigned have waited for a former owner, or for the
-    /// restart of this one.
-    pub fn note_takeover(&mut self, number: u32) {
+    /// restart of this one. The former owner was there at its last admission, if that was in the last cycle.
+    pub fn note_takeover(&mut self, now: Time, number: u32) {
         let partition = &mut self.partitions[number as usize];
         if partition.tracker.next() < partition.catch_up_until {
-            partition.behind = Behind::Below(partition.catch_up_until);
+            let last = partition.recent_admissions.slices(now).last();
+            let unowned = last.map(|(end, _)| now.since(end).as_millis());
+            let unowned_ms = unowned.and_then(|ms| u32::try_from(ms).ok()).unwrap_or(u32::MAX);
+            partition.behind = Behind::Below { end: partition.catch_up_until, unowned_ms };
         }
     }
 
-    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused, or
-    /// had no owner. The time begins at the record's timestamp; a record without one counts as new.
+    /// The time for which a record that was just read waited in its topic, because its partition was paused, or had no
+    /// owner. It begins at the record's timestamp; a record without one counts as new.
     #[inline]
-    pub fn waited_in_topic(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> u32 {
+    pub fn waited_in_topic(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> TopicWait {
         if matches!(self.partitions[number as usize].behind, Behind::No) {
-            return 0;
+            return TopicWait::default();
         }
-        self.age_ms(now, number, offset, written_ms)
+        self.find_topic_wait(now, number, offset, written_ms)
     }
 
     #[cold]
-    fn age_ms(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> u32 {
+    fn find_topic_wait(&mut self, now: Time, number: u32, offset: i64, written_ms: Option<i64>) -> TopicWait {
         let behind = &mut self.partitions[number as usize].behind;
-        let (waited, written) = match (*behind, written_ms) {
-            (Behind::Below(end), written) => (offset < end, written),
-            (Behind::WrittenBefore(end), Some(written)) => (written < end, Some(written)),
-            _ => return 0,
+        let (waited, written, unowned_ms) = match (*behind, written_ms) {
+            (Behind::Below { end, unowned_ms }, written) => (offset < end, written, unowned_ms),
+            (Behind::WrittenBefore(end), Some(written)) => (written < end, Some(written), 0),
+            _ => return TopicWait::default(),
         };
         if !waited {
             *behind = Behind::No;
-            return 0;
+            return TopicWait::default();
         }
         let age = written.map_or(0, |written| wall_ms(now, self.wall_ahead_ms).saturating_sub(written).max(0));
-        u32::try_from(age).unwrap_or(u32::MAX)
+        let age_ms = u32::try_from(age).unwrap_or(u32::MAX);
+        TopicWait { age_ms, unowned_ms: unowned_ms.min(age_ms) }
     }
 
     /// Pauses all assigned partitions.

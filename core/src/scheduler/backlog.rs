@@ -2,7 +2,9 @@
 //!
 //! Each record stands in two lists in order of arrival: its client's, and one of all records. [`fair`](super::fair)
 //! decides between clients. In reject mode the records within their client's share, which wait for room in the window,
-//! go first, in the order of their arrival. In its client's list, such a record never stands behind another one.
+//! go first, in the order of their arrival; so do, in both modes, those that clients are owed since a takeover, each at
+//! the time at which its client's share lets it through. In its client's list, such a record never stands behind another
+//! one.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -59,8 +61,9 @@ pub(crate) struct Backlog {
     arrivals: LinkedList,
     /// The records that may wait for another time, by that time.
     others: Vec<(Duration, LinkedList)>,
-    /// The records that go first.
+    /// The records that go first, and their clients by a time that is not later than that of the client's next one.
     pub(super) first: LinkedList,
+    first_clients: BinaryHeap<Reverse<(Time, u32)>>,
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
     pub(super) first_after: Time,
     /// Records that a client was owed joined those that go first, which have not all gone since.
@@ -169,7 +172,11 @@ impl Backlog {
     pub(super) fn push(&mut self, slot: Slot, record: QueuedRecord, queue: &mut ClientQueue) {
         if record.first {
             debug_assert!(!queue.has_others());
+            if queue.first == 0 {
+                self.first_clients.push(Reverse((Time::ZERO, record.client)));
+            }
             queue.first += 1;
+            queue.owed += u64::from(record.owed);
             self.owes = record.owed || self.owes && !self.first.is_empty();
         } else if !queue.has_others() {
             self.fair.make_head(record.client, queue);
@@ -188,6 +195,21 @@ impl Backlog {
         self.bytes += u64::from(record.bytes);
         if queue.kept {
             self.kept_bytes += u64::from(record.bytes);
+        }
+    }
+
+    /// The client whose next record goes first, and that record: the one with the earliest time. `next_of` returns the
+    /// time of a client's next record that goes first, if it has one.
+    pub(super) fn next_first(
+        &mut self, next_of: impl Fn(&Backlog, u32) -> Option<(Time, Slot)>,
+    ) -> Option<(u32, Slot)> {
+        loop {
+            let &Reverse((known, client)) = self.first_clients.peek()?;
+            match next_of(self, client) {
+                Some((time, slot)) if time <= known => return Some((client, slot)),
+                Some((time, _)) => self.first_clients.peek_mut()?.0.0 = time,
+                None => drop(self.first_clients.pop()),
+            }
         }
     }
 
@@ -234,6 +256,7 @@ impl Backlog {
         };
         list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
         queue.first -= u64::from(record.first);
+        queue.owed -= u64::from(record.owed);
         queue.bytes -= u64::from(record.bytes);
         self.bytes -= u64::from(record.bytes);
         if queue.kept {
@@ -268,7 +291,7 @@ impl Backlog {
             let of_all = list.insert(&mut self.entries, |entry| &mut entry.of_all, slot, is_older);
             self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
         }
-        queue.first = 0;
+        (queue.first, queue.owed) = (0, 0);
         if !has_others && queue.has_others() {
             self.fair.make_head(client, queue);
         }

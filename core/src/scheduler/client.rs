@@ -96,11 +96,13 @@ pub struct Client {
     pub(super) expires_before: Time,
     /// The records that the client usually sends in a cycle within its default share (reject mode).
     pub(super) usual: u64,
-    /// The last takeover of partitions since which records of the client went first, their number, and the longest wait
-    /// of any of them.
+    /// The last takeover of partitions since which records of the client went first, their number, and the longest time
+    /// for which the partition of any of them had no owner.
     owed_since: Time,
     owed_taken: u64,
     owed_wait: Duration,
+    /// The time between two records of the client's default share, in nanoseconds.
+    owed_step: u64,
     /// Decisions in shadow mode, which were not carried out.
     pub shadow: Counts,
 }
@@ -198,7 +200,7 @@ impl Client {
     }
 
     /// Takes one of the records that the client is owed since a takeover, if any is left. It is owed as many as its
-    /// default share lets through in the longest of their waits, and since.
+    /// default share lets through in the longest of these times, and since.
     pub(super) fn take_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
         if self.owed_since != takeover {
             (self.owed_since, self.owed_taken, self.owed_wait) = (takeover, 0, Duration::ZERO);
@@ -208,7 +210,16 @@ impl Client {
         let owed = u128::from(share) * u128::from(nanos(time)) / u128::from(nanos(cycle).max(1));
         let is_owed = u128::from(self.owed_taken) <= owed;
         self.owed_taken += u64::from(is_owed);
+        self.owed_step = nanos(cycle) / share.max(1);
         is_owed
+    }
+
+    /// The time at which the client's next record that it is owed goes, if records go evenly at its default share since
+    /// the takeover. Among clients that are owed records, the earliest goes next: those that sent little are done with
+    /// when a flood has had as large a part of its share.
+    pub(super) fn owed_at(&self) -> Time {
+        let before = self.owed_taken.saturating_sub(self.queue.owed);
+        self.owed_since + Duration::from_nanos(self.owed_step.saturating_mul(before))
     }
 
     /// Finds what the client usually sends within its share: its wants of the cycle that ends, or a mean that forgets a

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Scheduler;
+use crate::ledger::TopicWait;
 use crate::policy::{CatchUp, Mode};
 use crate::reason::{Reason, Rejection};
 use crate::units::Time;
@@ -21,14 +22,13 @@ pub(crate) enum Decision {
 }
 
 impl Scheduler {
-    /// Decides on a record. A record that is catching up may wait in reject mode, too; `age_ms` is the time for which
-    /// it waited for an owner of its partition. A record goes now only if `fits` says that its completion fits in the
-    /// offset map.
+    /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
+    /// says that its completion fits in the offset map.
     #[inline]
     pub fn decide(
-        &mut self, now: Time, client: u32, catching_up: bool, age_ms: u32, fits: impl Fn() -> bool,
+        &mut self, now: Time, client: u32, catching_up: bool, wait: TopicWait, fits: impl Fn() -> bool,
     ) -> Decision {
-        if age_ms > 0 && catching_up && self.is_owed(now, client, age_ms) {
+        if wait.unowned_ms > 0 && catching_up && self.is_owed(now, client, wait) {
             return self.go_first(now, client, fits);
         }
         match self.policy.mode {
@@ -64,11 +64,12 @@ impl Scheduler {
         Decision::Delay { client: index, first }
     }
 
-    /// Shape mode: delays a record that comes while others wait to go first. If its client is one of those that catch
-    /// up after a takeover, it would else wait for what the client's share leaves beside the flood.
+    /// Shape mode: delays a record that comes while others wait to go first. One within its client's share since the
+    /// takeover would else wait for all that a flood is owed and then, if its client catches up, for what the client's
+    /// share leaves beside the flood.
     #[cold]
     fn wait_behind_first(&mut self, now: Time, client: u32) -> Decision {
-        if self.clients.get(client).queue.first > 0 && self.is_owed(now, client, 0) {
+        if self.is_owed(now, client, TopicWait::default()) {
             return Decision::Owe { client };
         }
         Decision::Delay { client, first: false }

@@ -62,8 +62,10 @@ pub(crate) struct ClientQueue {
     /// The client's own limit refused its first record until this time.
     pub(super) blocked: Option<Time>,
     pub(super) group: QueueOf,
-    /// The first records that were charged when they arrived (reject mode). They stand in no queue of clients.
+    /// The records that go first, which stand before the others. They stand in no queue of clients.
     pub(super) first: u64,
+    /// Those among them that the client is owed since a takeover: they were not charged.
+    pub(super) owed: u64,
     /// No record is evicted: some came from a partition that is paused instead.
     pub(crate) kept: bool,
     /// The records may wait for another time than the service's.

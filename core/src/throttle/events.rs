@@ -140,11 +140,11 @@ impl Throttle {
     /// their timestamps. Without this they begin when the records are read.
     ///
     /// A client used less than its share while its records had no owner. So those go before all others, as many as its
-    /// default share would have let through in their wait, and in a cycle at most: a flood beside them must not make
+    /// default share would have let through in that time, and in a cycle at most: a flood beside them must not make
     /// the client wait for much longer than the partition did.
     pub fn handle_takeover(&mut self, now: Time, partition: u32) {
         let now = self.not_before(now);
-        self.ledger.note_takeover(partition);
+        self.ledger.note_takeover(now, partition);
         self.scheduler.takeover = now;
     }
 

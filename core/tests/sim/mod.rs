@@ -195,28 +195,35 @@ impl Sim {
         self.run_until(self.now + duration);
     }
 
-    /// Has a partition without an owner while `pass` lets time pass, and returns the times at which records of this
-    /// client were written to it. Then they are read, behind the records that were held before.
-    pub fn without_owner(&mut self, partition: u32, client: &str, pass: impl FnOnce(&mut Sim) -> Vec<Time>) {
-        let (base, text) = self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits");
-        for slot in self.throttle.handle_revoked(partition) {
-            self.held.remove(&slot);
-        }
-        let end = self.ends[partition as usize];
-        let written = pass(self);
-        let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
-        self.throttle.handle_assigned(self.now, partition, base, &map, end + written.len() as i64);
-        self.throttle.handle_takeover(self.now, partition);
-        for offset in base..end {
-            let life = self.lives[&(partition, offset)].clone();
-            if life.fate == Fate::Held {
-                self.written = Some(life.read);
-                self.reread(Sender::Client(client), partition, offset, 100);
+    /// Has partitions without an owner while `pass` lets time pass, and returns the times at which records were written
+    /// to each of them. Then they are read, behind the records that were held before: one partition after another.
+    pub fn without_owner(&mut self, unowned: &[(u32, &str)], pass: impl FnOnce(&mut Sim) -> Vec<Vec<Time>>) {
+        let revoke = |&(partition, _): &(u32, &str)| {
+            let commit = self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits");
+            for slot in self.throttle.handle_revoked(partition) {
+                self.held.remove(&slot);
             }
+            (commit, self.ends[partition as usize])
+        };
+        let commits: Vec<_> = unowned.iter().map(revoke).collect();
+        let written = pass(self);
+        for ((&(partition, _), ((base, text), end)), written) in unowned.iter().zip(&commits).zip(&written) {
+            let map = offset_map::decode(*base, text.as_bytes()).expect("the core's own map");
+            self.throttle.handle_assigned(self.now, partition, *base, &map, end + written.len() as i64);
+            self.throttle.handle_takeover(self.now, partition);
         }
-        for time in written {
-            self.written = Some(time);
-            self.read(client, partition);
+        for ((&(partition, client), ((base, _), end)), written) in unowned.iter().zip(commits).zip(written) {
+            for offset in base..end {
+                let life = self.lives[&(partition, offset)].clone();
+                if life.fate == Fate::Held {
+                    self.written = Some(life.read);
+                    self.reread(Sender::Client(client), partition, offset, 100);
+                }
+            }
+            for time in written {
+                self.written = Some(time);
+                self.read(client, partition);
+            }
         }
     }
 
