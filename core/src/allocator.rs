@@ -97,6 +97,9 @@ pub struct Part {
     pub default_share: Fixed,
     /// The client's default share of the whole capacity.
     pub whole_share: Fixed,
+    /// Reject mode: the records of its default share that a client within its share may send here at least. Its records
+    /// may come to a member that had little demand of it, and the next split takes a moment.
+    pub least_share: u64,
     /// The part of the client's demand that is here; without demand, a quarter of an even part.
     pub ratio: Ratio,
 }

@@ -203,22 +203,26 @@ impl Scheduler {
     pub fn take_parts(
         &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>, ratio_of: impl Fn(&str) -> Option<Ratio>,
     ) {
-        let grant = |client: &Client| match part_of(&client.name) {
-            Some(Part { weight, records, whole_records, default_share, .. }) => {
-                (Grant { records, exact: weight, default_share, credit: Credit::default() }, whole_records)
+        let parts: Vec<Option<Part>> = self.clients.iter().map(|(_, client)| part_of(&client.name)).collect();
+        let grant = |(client, part): (&Client, &Option<Part>)| match *part {
+            Some(Part { weight, records, default_share, .. }) => {
+                Grant { records, exact: weight, default_share, credit: Credit::default() }
             }
-            None => (self.clients.default_grant(self.policy.capacity, client), 0),
+            None => self.clients.default_grant(self.policy.capacity, client),
         };
-        let (grants, wholes): (Vec<Grant>, Vec<u64>) = self.clients.iter().map(|(_, client)| grant(client)).unzip();
+        let clients = self.clients.iter().map(|(_, client)| client);
+        let grants: Vec<Grant> = clients.zip(&parts).map(grant).collect();
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
         self.clients.take_grants(&grants, None, &mut self.backlog.fair);
         self.clients.groups.take_limits(now, ratio_of);
-        for ((index, client), whole) in self.clients.iter_mut_indexed().zip(wholes) {
+        for ((index, client), part) in self.clients.iter_mut_indexed().zip(parts) {
+            let whole = part.map_or(0, |part| part.whole_records);
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
+            client.share = client.share.max(part.map_or(0, |part| part.least_share));
             let Some(limits) = client.limits.as_deref_mut() else { continue };
-            if let Some(part) = part_of(&client.name) {
+            if let Some(part) = part {
                 limits.take_part(now, part.ratio);
             }
             if client.queue.blocked.is_some() {

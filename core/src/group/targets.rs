@@ -284,6 +284,7 @@ impl Splitter {
                 whole_records: grant.records,
                 default_share: Fixed::from_bits(split(grant.default_share.to_bits(), part, all)),
                 whole_share: grant.default_share,
+                least_share: 0,
                 ratio: ratio(here, total, count),
             });
         }
@@ -333,13 +334,17 @@ impl Splitter {
                 records += if piece.member == *own { part } else { 0 };
             }
             let here = pieces.iter().find(|piece| piece.member == *own).map_or(0, |piece| piece.demand);
+            let (total, share) = (self.totals[number], grant.default_share.floor());
             self.parts[number] = Some(Part {
                 weight: grant.exact,
                 records,
                 whole_records: grant.records,
                 default_share: Fixed::from_bits(split(grant.default_share.to_bits(), u128::from(here), all)),
                 whole_share: grant.default_share,
-                ratio: ratio(members[*own].get(number).demand, self.totals[number].demand, members.len() as u64),
+                // Half of an even part: with all of it, clients with even demand waited for up to 2.5 s of 10 s where
+                // a flood came to one member only.
+                least_share: if total.demand <= share { share / (2 * members.len() as u64) } else { 0 },
+                ratio: ratio(members[*own].get(number).demand, total.demand, members.len() as u64),
             });
         }
         sums
@@ -361,6 +366,7 @@ impl Splitter {
             whole_records: most as u64,
             default_share,
             whole_share: default_share,
+            least_share: 0,
             ratio: Ratio::ONE,
         })
     }

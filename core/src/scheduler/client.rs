@@ -73,6 +73,8 @@ pub struct Client {
     /// Recent admissions (reject mode).
     pub used: Used,
     pub grant: Grant,
+    /// The records of the default share, or of the group's part of it that may come here (reject mode).
+    pub(super) share: u64,
     /// The part of the grant of the group that falls after records went elsewhere (reject mode).
     pub(super) falling_part: FallingPart,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
@@ -175,7 +177,7 @@ impl Client {
     /// grant, and never less than its default share. A lender gets its share back at once, without waiting for the
     /// allocation that its recall causes; if borrowers have used it meanwhile, the record waits for the window.
     pub fn allowance(&self) -> u64 {
-        self.grant.records.max(self.grant.default_share.floor())
+        self.grant.records.max(self.share)
     }
 
     /// Returns whether the client has used its grant and, without any doubt, its default share (reject mode). Delayed
@@ -195,7 +197,7 @@ impl Client {
     /// always the plain count, which is never lower than the certain one, says no.
     #[inline]
     pub(super) fn has_used_its_share(&mut self, now: Time, cycle: u64) -> bool {
-        let (others, share) = (self.queue.others(), self.grant.default_share.floor());
+        let (others, share) = (self.queue.others(), self.share);
         self.used.count(now, cycle) + others >= share && self.used.count_at_least(now, cycle) + others >= share
     }
 
@@ -269,6 +271,7 @@ impl Client {
     pub(super) fn set_grant(&mut self, grant: Grant, group_lends: bool) {
         let lends = !self.held && (group_lends || grant.exact < grant.default_share);
         self.recalled_above = if lends { grant.records } else { u64::MAX };
+        self.share = grant.default_share.floor();
         self.grant = grant;
     }
 }

@@ -178,7 +178,7 @@ impl Scheduler {
         let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
         let client = self.clients.get_mut(index);
         let allowance = client.allowance();
-        let borrows = allowance > client.grant.default_share.floor() && client.has_used_its_share(now, cycle);
+        let borrows = allowance > client.share && client.has_used_its_share(now, cycle);
         let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
         let limit = self.clients.limits_open_at(now, index);

@@ -46,7 +46,7 @@ impl Scheduler {
 
     /// The default share of a client, which it has used up, perhaps with borrowed records beyond it.
     fn default_share(&mut self, now: Time, index: u32) -> Quota {
-        let share = self.clients.get(index).grant.default_share.floor();
+        let share = self.clients.get(index).share;
         self.quota(now, index, share)
     }
 

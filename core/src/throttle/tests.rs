@@ -125,6 +125,7 @@ fn a_client_goes_on_where_it_lost_a_partition() {
         whole_records,
         default_share: Fixed::ZERO,
         whole_share: Fixed::ZERO,
+        least_share: 0,
         ratio: Ratio::ONE,
     };
     // The client sends 2 records a second, its part of 20. Then it may send 10 of a grant of this size.

@@ -29,7 +29,8 @@ pub fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: 
     let warm = start + policy.cycle * WARM_UP;
     let end = warm + policy.cycle * cycles;
     let mut random = Random::stream(seed, 21);
-    let mut admitted = Admitted { group: Delays::default(), single: Delays::default(), fullest: 0 };
+    let mut admitted =
+        Admitted { group: Delays::default(), single: Delays::default(), fullest: 0, rejected: Vec::new() };
     let steps = policy.cycle.as_secs_f64() / STEP.as_secs_f64();
     while group.now() < end {
         let now = group.now();
@@ -50,5 +51,6 @@ pub fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: 
         }
     }
     admitted.fullest = group.fullest;
+    admitted.rejected = group.rejected;
     admitted
 }

@@ -222,6 +222,8 @@ pub struct Group {
     partitions: Vec<Partition>,
     clients: Vec<String>,
     pub counts: Counts,
+    /// Rejections by client, but for records that expired.
+    pub rejected: Vec<u64>,
     /// Admissions since the last call of `take_admitted`: client and time since arrival.
     admitted: Vec<(usize, Duration)>,
     window: VecDeque<(Time, u64)>,
@@ -253,6 +255,7 @@ impl Group {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             clients: clients.iter().map(|&name| name.to_owned()).collect(),
             counts: Counts::default(),
+            rejected: vec![0; clients.len()],
             admitted: Vec::new(),
             window: VecDeque::new(),
             in_window: 0,
@@ -423,7 +426,10 @@ impl Group {
                     self.admitted.push((client, now.since(arrived)));
                 }
                 Some(Reason::Expired) => self.counts.expired += 1,
-                Some(_) => self.counts.rejected += 1,
+                Some(_) => {
+                    self.counts.rejected += 1;
+                    self.rejected[client] += 1;
+                }
             }
         };
         for (number, of) in self.partitions.iter_mut().enumerate().filter(|(_, of)| of.owner == Some(index)) {

@@ -23,6 +23,8 @@ pub struct Admitted {
     pub group: Delays,
     pub single: Delays,
     pub fullest: u64,
+    /// The group's rejections by client.
+    pub rejected: Vec<u64>,
 }
 
 impl Admitted {
@@ -93,6 +95,29 @@ fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
 fn in_reject_mode_clients_get_the_shares_of_a_single_instance() {
     let policy = Policy { mode: Mode::Reject, ..Policy::new(2_000, Duration::from_secs(10)) };
     check(&policy, &skewed(2_000.0), 0.05);
+}
+
+/// Client `home` sends a tenth of the capacity to one instance, and moves to the next one every two cycles, as a
+/// partition does that gets another owner. The others have no demand of it so far, and had no part of its share: after
+/// the end of one of two instances in a campaign, records of clients within their shares were rejected.
+fn moving(capacity: f64, cycles: f64) -> Rates {
+    let mut rates = vec![[0.05, 0.5, 0.0, 0.05].map(|part| part * capacity); 3];
+    rates[(cycles / 2.0) as usize % 3][2] = 0.1 * capacity;
+    rates
+}
+
+#[test]
+fn in_reject_mode_a_client_within_its_share_may_come_to_another_instance() {
+    for (capacity, cycle) in [(2_000, 10), (20_000, 60)] {
+        let policy = Policy { mode: Mode::Reject, ..Policy::new(capacity, Duration::from_secs(cycle)) };
+        for seed in 0..3 {
+            let mut admitted = run(&policy, |cycles| moving(capacity as f64, cycles), 12, seed);
+            let waited = quantile(&mut admitted.group[2], 0.99) / policy.cycle.as_secs_f64();
+            println!("{capacity} of {cycle} s, seed {seed}: rejected {:?}, p99 {waited} cycles", admitted.rejected);
+            assert_eq!(admitted.rejected[2], 0, "within its share");
+            assert!(admitted.fullest <= capacity, "{} of {capacity}", admitted.fullest);
+        }
+    }
 }
 
 /// Client `card` sends three times the capacity from the end of the warm-up on. The others stay near their shares.
