@@ -202,13 +202,13 @@ impl Client {
     }
 
     /// Takes one of the records that the client is owed since a takeover, if any is left. It is owed as many as its
-    /// default share lets through in the longest of these times, and since.
+    /// default share lets through in the longest of these times, and since; in a cycle at most.
     pub(super) fn take_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
         if self.owed_since != takeover {
             (self.owed_since, self.owed_taken, self.owed_wait) = (takeover, 0, Duration::ZERO);
         }
         self.owed_wait = self.owed_wait.max(wait);
-        let time = self.owed_wait + now.since(takeover);
+        let time = (self.owed_wait + now.since(takeover)).min(cycle);
         let owed = u128::from(share) * u128::from(nanos(time)) / u128::from(nanos(cycle).max(1));
         let is_owed = u128::from(self.owed_taken) <= owed;
         self.owed_taken += u64::from(is_owed);
