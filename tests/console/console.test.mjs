@@ -331,9 +331,9 @@ test(
     // What is wrong is said at once, and the capacity has a bound.
     await press(page, 'Change the capacity…');
     await until('the form', () => page.$$eval('.form input', ([name]) => name.value !== ''));
-    await type(page, { Capacity: '401' });
+    await type(page, { Capacity: '1001' });
     await press(page, 'See what it would do');
-    await until('the bound', async () => /rules_max_capacity \(400\)/.test(await textOf(page, '[role=status]:not(#status)')));
+    await until('the bound', async () => /rules_max_capacity \(1000\)/.test(await textOf(page, '[role=status]:not(#status)')));
     await type(page, { Capacity: '300' });
     await press(page, 'See what it would do');
     await press(page, 'Put it in force');
@@ -600,6 +600,14 @@ describe('with a fixture', () => {
       await tile(page, 'Delayed'),
       '24 recordsIt shrinks by 1 record a second, so it is gone in about 24 s.',
     );
+    // After the end of a flood, the page told for a quarter of a minute that the backlog still grew.
+    const rises = await page.evaluate(async () => {
+      const { trend } = await import('/console/chart.js');
+      const backlog = (at) => 1000 + 240 * Math.min(at, 14) - 100 * Math.max(0, at - 14);
+      return [3, 14, 20].map((seconds) =>
+        trend([...Array(seconds).keys()].map((at) => ({ at_ms: 1000 * at, backlog: backlog(at), admitted: 200 }))));
+    });
+    assert.deepEqual(rises, [null, 240, -100]);
     await close(page);
   });
 

@@ -84,8 +84,7 @@ export async function send(path, method, body, headers) {
 export const connection = {
   /** The time since which it is lost; null while it is not. */
   lostAt: null,
-  why: '',
-  changed: () => {},
+  why: '', changed: () => {},
 
   lost(why) {
     if (!asking) this.set(this.lostAt ?? Date.now(), why);

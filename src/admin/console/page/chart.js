@@ -31,15 +31,19 @@ export class Palette {
   }
 }
 
-/** The seconds over which the rise or fall of the backlog is measured. */
+/** The seconds over which the rise or fall of the backlog is measured: less once the last ones clearly differ. */
 export const TREND_S = 15;
 
-/** Returns the rise of a backlog in records a second; null without enough samples that have it. */
+/** Returns the rise of a backlog in records a second; null without enough samples that have it. `chance`: arrivals by
+ * chance move a backlog by about the root of their number. */
 export function trend(samples, of = (sample) => sample.backlog) {
-  const last = samples.at(-1);
-  const first = samples.find((sample) => sample.at_ms >= last.at_ms - 1000 * TREND_S);
-  const passed = first ? (last.at_ms - first.at_ms) / 1000 : 0;
-  const rise = passed >= 5 ? (of(last) - of(first)) / passed : NaN;
+  const [whole, late] = [TREND_S, 5].map((time) => {
+    const all = samples.filter((sample) => sample.at_ms >= samples.at(-1).at_ms - 1000 * time);
+    const passed = (all.at(-1).at_ms - all[0].at_ms) / 1000;
+    const chance = Math.sqrt(sum(all.map(({ admitted }) => admitted))) / passed;
+    return { rise: passed >= 3.5 ? (of(all.at(-1)) - of(all[0])) / passed : NaN, chance };
+  });
+  const { rise } = Math.abs(late.rise - whole.rise) > Math.max(3 * late.chance, Math.abs(whole.rise) / 2) ? late : whole;
   return Number.isNaN(rise) ? null : rise;
 }
 

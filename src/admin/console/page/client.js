@@ -73,8 +73,7 @@ export function clientView(service, name) {
     put(rejected, reasons((service.now.enforce ? detail : detail.shadow).rejected));
   };
   const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
-  get(`${service.path}/explain?${new URLSearchParams({ client: name })}`)
-    .then((explained) => {
+  get(`${service.path}/explain?${new URLSearchParams({ client: name })}`).then((explained) => {
       put(rules, rulesTable(explained));
       const fields = [...explained.fields, ...explained.of_group];
       const { rule } = fields.find(({ field, value }) => field === 'hold' && value === 'true') ?? {};

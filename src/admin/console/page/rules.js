@@ -87,8 +87,7 @@ const FIELDS = [
   ['priority', 'Priority', { type: 'number', min: -1000, max: 1000 }],
   ['from', 'From (your time)', { type: 'datetime-local' }],
   ['until', 'Until (your time)', { type: 'datetime-local' }],
-  ['disabled', 'Disabled', ['', 'true', 'false']],
-  ['note', 'Note', { maxlength: 256 }],
+  ['disabled', 'Disabled', ['', 'true', 'false']], ['note', 'Note', { maxlength: 256 }],
 ];
 
 /** Makes the form for a rule, and returns the way to fill and to read it. */
