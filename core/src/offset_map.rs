@@ -23,6 +23,8 @@ pub const MAX_SLICES: usize = 256;
 
 /// The start of every map; the version and the alphabet's mark follow.
 const MAGIC: &[u8] = b"wm";
+/// Begins a map of a partition that was handed over.
+const HANDED_OVER: &[u8] = b"wh";
 const VERSION: char = '1';
 /// Magic, version and mark.
 const PREFIX_CHARS: usize = 4;
@@ -98,6 +100,9 @@ pub enum DecodeError {
     /// to another cluster, where the record has another offset. Recent admissions do not depend on the offset.
     #[error("the offset map was written for another offset: a copy by a mirror of the cluster, such as MirrorMaker 2")]
     Copied { admitted: Vec<AdmissionSlice> },
+    /// The partition was [handed over](hand_over), with this map.
+    #[error("the partition was handed over to the service's own consumers")]
+    HandedOver(OffsetMap),
     /// A map that cannot be read.
     #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
     Unreadable(Unreadable),
@@ -158,9 +163,19 @@ fn check_text(alphabet: &Alphabet, base: i64, body: &str) -> String {
     alphabet.write(check)
 }
 
+/// Marks the metadata of a commit, which keeps its length: other consumers take the partition over, and this program
+/// must not go on by itself. `None` if the metadata is no map of ours, or is marked.
+pub fn hand_over(metadata: &[u8]) -> Option<String> {
+    let rest = metadata.strip_prefix(MAGIC)?;
+    String::from_utf8([HANDED_OVER, rest].concat()).ok()
+}
+
 /// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
 /// more.
 pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
+    if let Some(rest) = metadata.strip_prefix(HANDED_OVER) {
+        return decode(offset, &[MAGIC, rest].concat()).and_then(|map| Err(DecodeError::HandedOver(map)));
+    }
     match metadata.strip_prefix(MAGIC) {
         Some([version @ b'0'..=b'9', rest @ ..]) => {
             let (map, matches) = read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)?;

@@ -250,6 +250,7 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
             return match refused {
                 DecodeError::Foreign { .. } => counts.foreign += 1,
                 DecodeError::Copied { .. } => counts.copied += 1,
+                DecodeError::HandedOver(_) => {}
                 DecodeError::Unreadable(Unreadable::Malformed) => counts.malformed += 1,
                 DecodeError::Unreadable(_) => counts.unreadable += 1,
             };

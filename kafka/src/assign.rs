@@ -50,6 +50,7 @@ pub(super) fn start(
         // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not
         // tell how far its translation lags behind. The protected service did take the recent admissions.
         (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { completed: OffsetRuns::new(), admitted }, true),
+        (Err(DecodeError::HandedOver(map)), OnForeignOffset::Replay) => (map, true),
         (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
         (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };

@@ -90,7 +90,8 @@ pub fn check(args: &CheckArgs) -> Exit {
             print_findings(&report, say);
             let missing = report.missing_topics(&settings);
             if args.create && !missing.is_empty() {
-                print(missing::text(args.topics, &settings.kafka.bootstrap_servers, &missing));
+                let brokers = missing::brokers(&settings.kafka.bootstrap_servers, &settings.kafka.all_properties());
+                print(missing::text(args.topics, &brokers, &missing));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Prints what makes the missing topics: commands for Kafka's own tool, or resources for Strimzi.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
@@ -14,19 +15,26 @@ pub enum TopicTool {
     Strimzi,
 }
 
+/// Returns the addresses for Kafka's own tool, and its option for a login if these properties have one: without it, the
+/// tool waits for a minute, and does not say why.
+pub fn brokers(bootstrap_servers: &str, properties: &BTreeMap<String, String>) -> String {
+    let is_plain = properties.get("security.protocol").is_none_or(|name| name.eq_ignore_ascii_case("plaintext"));
+    format!("{bootstrap_servers}{}", if is_plain { "" } else { " --command-config client.properties" })
+}
+
 /// Returns the text that makes these topics with a tool.
-pub fn text(tool: TopicTool, bootstrap_servers: &str, missing: &[MissingTopic]) -> String {
+pub fn text(tool: TopicTool, brokers: &str, missing: &[MissingTopic]) -> String {
     let one = |topic| match tool {
-        TopicTool::Kafka => command(bootstrap_servers, topic),
+        TopicTool::Kafka => command(brokers, topic),
         TopicTool::Strimzi => resource(topic),
     };
     missing.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn command(bootstrap_servers: &str, topic: &MissingTopic) -> String {
+fn command(brokers: &str, topic: &MissingTopic) -> String {
     let MissingTopic { name, partitions, replicas, settings } = topic;
     let mut text = format!(
-        "kafka-topics.sh --bootstrap-server {bootstrap_servers} --create --topic {name} --partitions {partitions} \
+        "kafka-topics.sh --bootstrap-server {brokers} --create --topic {name} --partitions {partitions} \
          --replication-factor {replicas}"
     );
     settings.iter().for_each(|(setting, value)| _ = write!(text, " \\\n  --config {setting}={value}"));
@@ -58,6 +66,9 @@ mod tests {
         let create = "kafka-topics.sh --bootstrap-server a:1 --create --topic kyc_Dead --partitions 6 \
                       --replication-factor 3 \\\n  --config cleanup.policy=delete \\\n  --config retention.ms=60000";
         assert_eq!(text(TopicTool::Kafka, "a:1", &topics), format!("{create}\n{create}"));
+        let secured = [("security.protocol".to_owned(), "SASL_SSL".to_owned())].into();
+        assert_eq!(brokers("a:1", &[].into()), "a:1");
+        assert_eq!(brokers("a:1", &secured), "a:1 --command-config client.properties");
         let strimzi = text(TopicTool::Strimzi, "a:1", &topics[..1]);
         let parts = ["  name: kyc-dead\n", "  topicName: kyc_Dead\n", "    retention.ms: \"60000\""];
         assert!(parts.iter().all(|part| strimzi.contains(part)), "{strimzi}");

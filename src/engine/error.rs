@@ -27,11 +27,7 @@ pub enum StopCause {
     Consumer(#[from] FatalConsumerError),
     #[error("panicked: this is a bug")]
     Panicked,
-    #[error(
-        "another program committed offset {offset} of {topic}/{partition}: {source}. `watermaster run \
-         --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
-         always does"
-    )]
+    #[error("{}", describe_foreign(.topic, *.partition, *.offset, .source))]
     ForeignOffset { topic: String, partition: i32, offset: i64, source: DecodeError },
     #[error(
         "the dead-letter topic refuses {topic}/{partition} offset {offset}: {source} (on_undeliverable = \"discard\" \
@@ -54,6 +50,21 @@ pub enum StopCause {
     ControlTopic(#[from] ControlTopicError),
     #[error(transparent)]
     Delivery(FatalError),
+}
+
+fn describe_foreign(topic: &str, partition: i32, offset: i64, source: &DecodeError) -> String {
+    match source {
+        DecodeError::HandedOver(_) => format!(
+            "{topic}/{partition} was handed over to the service's own consumers. `watermaster handover --from GROUP \
+             --execute` takes it back. `watermaster run --accept-foreign-offsets` goes on at offset {offset}, and \
+             repeats what they have done"
+        ),
+        _ => format!(
+            "another program committed offset {offset} of {topic}/{partition}: {source}. `watermaster run \
+             --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
+             always does"
+        ),
+    }
 }
 
 /// Logs and shows that a service stopped.

@@ -137,6 +137,14 @@ fn a_service_takes_its_sources_over_and_gives_them_back() {
     let handed = hand_over(&desk, &rig, "--to", &group);
     let said = handed["twice"].as_u64().expect("a number");
     assert!(said > 0, "the test needs records that were completed out of order: {handed}");
+    // An instance that starts by itself would repeat what the service does now. It stops, and says how to go back.
+    let mut forgotten = Watermaster::spawn(&config);
+    assert_eq!(forgotten.wait(DRAIN_TIMEOUT).code(), Some(70), "{}", forgotten.log());
+    assert!(
+        forgotten.log().contains("`watermaster handover --from GROUP --execute` takes it back"),
+        "{}",
+        forgotten.log()
+    );
     let in_target = rig.read_target().len();
     of_target.wait_for(in_target);
     of_target.stop();

@@ -2,9 +2,9 @@
 //!
 //! Each record stands in two lists in order of arrival: its client's, and one of all records. [`fair`](super::fair)
 //! decides between clients. In reject mode the records within their client's share, which wait for room in the window,
-//! go first, in the order of their arrival; so do, in both modes, those that clients are owed since a takeover, each at
-//! the time at which its client's share lets it through. In its client's list, such a record never stands behind another
-//! one.
+//! go first, in the order of their arrival. In both modes those that clients are owed since a takeover do so, each at
+//! the time at which its client's share lets it through. In its client's list, such a record never stands behind
+//! another one.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 

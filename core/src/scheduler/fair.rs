@@ -64,7 +64,7 @@ pub(crate) struct ClientQueue {
     pub(super) group: QueueOf,
     /// The records that go first, which stand before the others. They stand in no queue of clients.
     pub(super) first: u64,
-    /// Those among them that the client is owed since a takeover: they were not charged.
+    /// The number of them that the client is owed since a takeover, which were not charged.
     pub(super) owed: u64,
     /// No record is evicted: some came from a partition that is paused instead.
     pub(crate) kept: bool,

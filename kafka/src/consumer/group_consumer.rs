@@ -195,7 +195,8 @@ impl Consumer {
         }
         let committed = self.committed(&partitions, timeout)?.into_iter().filter_map(|(_, committed)| committed);
         let admitted = committed.flat_map(|(offset, metadata)| match offset_map::decode(offset, &metadata) {
-            Ok(OffsetMap { admitted, .. }) | Err(DecodeError::Copied { admitted }) => admitted,
+            Ok(OffsetMap { admitted, .. })
+            | Err(DecodeError::HandedOver(OffsetMap { admitted, .. }) | DecodeError::Copied { admitted }) => admitted,
             Err(_) => Vec::new(),
         });
         Ok(admitted.map(|slice| slice.admitted).sum())

@@ -232,7 +232,7 @@ mod long {
         let cases = [
             (Kind::Topic, source, &[Read][..], [reads, reads, commits, commits]),
             (Kind::Topic, source, &[Read, Describe], [reads; 4]),
-            (Kind::Group, &ours, &[Read], [None, None, commits, commits]),
+            (Kind::Group, &ours, &[Read], [commits; 4]),
             (Kind::Group, &ours, &[Read, Describe], [sees; 4]),
             (Kind::Group, &theirs, &[Read], [commits, commits, None, None]),
             (Kind::Group, &theirs, &[Read, Describe], [sees; 4]),

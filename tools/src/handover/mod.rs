@@ -6,12 +6,15 @@
 mod plan;
 mod report;
 
+use std::collections::BTreeMap;
+
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, TooLarge};
 use watermaster_kafka::ask::AskError;
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
+use watermaster_kafka::topics::SourcePartition;
 use watermaster_settings::{Delivery, config::ConfigErrors};
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
@@ -114,6 +117,10 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
     };
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
     let handover = Handover::open(&kafka, takes, &topics, CONNECT_TIMEOUT)?;
+    let marks = match direction {
+        Direction::To => Some(Handover::open(&kafka, &ours, &topics, CONNECT_TIMEOUT)?),
+        Direction::From => None,
+    };
     // In this order: members that leave now have committed before.
     for group in [gives, takes] {
         check_at_rest(&handover, group)?;
@@ -161,6 +168,9 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
             Some((*at, Commit { partition, offset: step.offset, metadata: step.commit.clone()? }))
         })
         .collect();
+    if let Some(marks) = &marks {
+        marks.check_commit()?;
+    }
     let executes = args.execute && refusal.is_none();
     match executes {
         _ if commits.is_empty() => {}
@@ -192,8 +202,26 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         if handover.committed(gives)? != *before {
             return Err(CommandError::Moved { group: gives.clone() });
         }
+        if let Some(marks) = marks {
+            mark(&marks, before)?;
+        }
     }
     Ok(())
+}
+
+/// Marks Watermaster's offsets: an instance that starts by itself stops, and repeats no record that the service's own
+/// consumers have done.
+fn mark(ours: &Handover, committed: &BTreeMap<SourcePartition, (i64, Vec<u8>)>) -> Result<(), HandoverError> {
+    let commits: Vec<_> = (0..)
+        .zip(committed)
+        .filter_map(|(partition, (at, (offset, metadata)))| {
+            Some((*at, Commit { partition, offset: *offset, metadata: offset_map::hand_over(metadata)? }))
+        })
+        .collect();
+    if commits.is_empty() {
+        return Ok(());
+    }
+    ours.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())
 }
 
 fn check_at_rest(handover: &Handover, group: &str) -> Result<(), CommandError> {

@@ -67,7 +67,7 @@ pub(super) fn plan(
         Direction::From => (position.theirs, ours),
     };
     let map = match &position.ours {
-        Some((_, Ok(map))) => map.clone(),
+        Some((_, Ok(map) | Err(DecodeError::HandedOver(map)))) => map.clone(),
         Some((_, Err(DecodeError::Copied { admitted }))) => {
             OffsetMap { admitted: admitted.clone(), ..OffsetMap::default() }
         }

@@ -60,8 +60,7 @@ function showNames(known) {
   const links = [
     ['Overview', '#/', path.length === 0],
     ...known.map((name) => [name, hrefOf('s', name), path[0] === 's' && path[1] === name]),
-    ['Changes', '#/changes', path[0] === 'changes'],
-  ];
+    ['Changes', '#/changes', path[0] === 'changes']];
   keyed(nav, links, ([name, href]) => `${href} ${name}`, ([name, href]) => h('a', { href }, name),
     (link, [, , isCurrent]) => set(link, { 'aria-current': isCurrent && 'page' }));
 }
