@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use wait::{let_the_fault_last, wait_for};
 use watermaster::reload::Configuration;
+use watermaster::snapshot::{ClientSnapshot, Levels};
 use watermaster_core::policy::Policy;
 use watermaster_settings::config::{Config, SCHEMA};
 
@@ -397,6 +398,20 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     assert_eq!((cycle.service.as_str(), cycle.wanted, cycle.admits, cycle.would_admit), ("kyc", 0, 0, 0));
     assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(2_000), Some(4_500)));
     assert!(view.dry_run && !file.change_arrived() && file.configuration.past_changes().is_empty());
+    // A client gets no more than its own limit allows: 50 a second, and then 4.
+    let handle = file.configuration.services.all().remove(0);
+    let client = |name: &str, wants| ClientSnapshot {
+        name: name.into(),
+        levels: Levels { wants, ..Levels::default() },
+        ..ClientSnapshot::default()
+    };
+    let mut snapshot = (*handle.cell.get()).clone();
+    snapshot.clients = [client("home-loan", 1_600), client("savings", 90)].into_iter().collect();
+    handle.cell.set(snapshot);
+    let limited = [("limit = { rate = 50 }", "limit = { rate = 4 }")];
+    std::fs::write(&file.path, text(|text| changed(text, &limited))).unwrap();
+    let cycle = &file.configuration.dry_run().unwrap().unwrap().next_cycle[0];
+    assert_eq!((cycle.wanted, cycle.admits, cycle.would_admit), (1_690, 590, 130));
     assert_eq!(file.configuration.shown(), before);
     write("capacity = 0");
     file.configuration.dry_run().unwrap().unwrap_err();

@@ -434,24 +434,6 @@ pub(super) async fn accept_loss(
     Ok(Json(json!({ "accepted": true })).into_response())
 }
 
-/// Returns how many records of a client its own limits and those of its group allow in a cycle in the long run, at
-/// most; `None` without limits.
-fn limit_in_cycle(policy: &Policy, name: &str) -> Option<f64> {
-    let (mut limits, mut is_held) = match policy.effects_on(name) {
-        Some(effects) => (effects.limits, effects.hold),
-        None => {
-            let table = policy.clients.iter().find(|client| client.name == name);
-            (table.map(|client| client.limits.clone()).unwrap_or_default(), false)
-        }
-    };
-    if let Some(group) = policy.group_of(name).map(|group| &policy.groups[group]) {
-        limits.extend(&group.limits);
-        is_held |= group.hold;
-    }
-    let paces = limits.iter().map(|limit| limit.pace_in(policy.cycle));
-    if is_held { Some(0.0) } else { paces.reduce(f64::min) }
-}
-
 /// Compares what holds for the known clients before and after a change. The grants are those of this instance's wants.
 pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
     let snapshot = handle.cell.get();
@@ -483,7 +465,7 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
         }
         changed += 1;
         if shown.len() < MAX_CLIENTS {
-            let [limit_before, limit_after] = [before, after].map(|policy| limit_in_cycle(policy, name));
+            let [limit_before, limit_after] = [before, after].map(|policy| policy.limit_in_cycle(name));
             let [before, after] = [fields(before, name), fields(after, name)];
             shown.push(ClientEffect {
                 name: name.to_string(),

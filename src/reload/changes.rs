@@ -5,6 +5,7 @@ use tracing::{info, warn};
 use watermaster_api::{ChangeView, NextCycle};
 use watermaster_settings::{Settings, config::Changed, files::NamedFile};
 
+use crate::clock;
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
@@ -49,11 +50,21 @@ pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[Service
         if before == after {
             return None;
         }
+        let snapshot = handle.cell.get();
         let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
-        let wanted = handle.cell.get().clients.iter().map(wants).sum();
-        let limits = [&before, &after].map(|policy| policy.enforce.then_some(policy.capacity));
-        let [admits, would_admit] = limits.map(|most| most.map_or(wanted, |most| most.min(wanted)));
-        let [admits_at_most, would_admit_at_most] = limits;
+        let wanted = snapshot.clients.iter().map(wants).sum();
+        let [admits_at_most, would_admit_at_most] =
+            [&before, &after].map(|policy| policy.enforce.then_some(policy.capacity));
+        let [admits, would_admit] = [&before, &after].map(|policy| {
+            if !policy.enforce {
+                return wanted;
+            }
+            let policy = policy.at(clock::wall_ms());
+            let within = |client: &ClientSnapshot| {
+                policy.limit_in_cycle(&client.name).map_or(wants(client), |most| wants(client).min(most.ceil() as u64))
+            };
+            snapshot.clients.iter().map(within).sum::<u64>().min(policy.capacity)
+        });
         let [cycle_seconds, would_last] = [before, after].map(|policy| policy.cycle.as_secs_f64());
         Some(NextCycle {
             service: handle.name.clone(),

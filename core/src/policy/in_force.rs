@@ -109,6 +109,24 @@ impl Policy {
         })
     }
 
+    /// The most records of a client that its own limits and those of its group allow in a cycle in the long run; `None`
+    /// without limits.
+    pub fn limit_in_cycle(&self, client: &str) -> Option<f64> {
+        let (mut limits, mut is_held) = match self.effects_on(client) {
+            Some(effects) => (effects.limits, effects.hold),
+            None => {
+                let table = self.clients.iter().find(|table| table.name == client);
+                (table.map(|table| table.limits.clone()).unwrap_or_default(), false)
+            }
+        };
+        if let Some(group) = self.group_of(client).map(|group| &self.groups[group]) {
+            limits.extend(&group.limits);
+            is_held |= group.hold;
+        }
+        let paces = limits.iter().map(|limit| limit.pace_in(self.cycle));
+        if is_held { Some(0.0) } else { paces.reduce(f64::min) }
+    }
+
     /// The capacity that a rule sets.
     pub fn capacity_by_rule(&self) -> Option<u64> {
         self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.capacity)
