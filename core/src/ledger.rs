@@ -17,7 +17,6 @@ use crate::units::{NANOS_PER_MILLI, Time};
 use crate::{chunks::Chunks, slot::Slot};
 use partition::{HeldRecord, MapRoom, NOT_HELD, Partition, SoleClient};
 pub use partition::{Location, Observed, PartitionView};
-
 pub use pauses::{PauseReason, Reading, TopicWait};
 pub use rejections::PendingRejection;
 

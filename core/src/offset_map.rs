@@ -173,8 +173,10 @@ pub fn hand_over(metadata: &[u8]) -> Option<String> {
 /// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
 /// more.
 pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
-    if let Some(rest) = metadata.strip_prefix(HANDED_OVER) {
-        return decode(offset, &[MAGIC, rest].concat()).and_then(|map| Err(DecodeError::HandedOver(map)));
+    if let Some(rest) = metadata.strip_prefix(HANDED_OVER)
+        && let Ok(map) = decode(offset, &[MAGIC, rest].concat())
+    {
+        return Err(DecodeError::HandedOver(map));
     }
     match metadata.strip_prefix(MAGIC) {
         Some([version @ b'0'..=b'9', rest @ ..]) => {

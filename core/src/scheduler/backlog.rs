@@ -63,7 +63,7 @@ pub(crate) struct Backlog {
     others: Vec<(Duration, LinkedList)>,
     /// The records that go first, and their clients by a time that is not later than that of the client's next one.
     pub(super) first: LinkedList,
-    first_clients: BinaryHeap<Reverse<(Time, u32)>>,
+    pub(super) first_clients: BinaryHeap<Reverse<(Time, u32)>>,
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
     pub(super) first_after: Time,
     /// Records that a client was owed joined those that go first, which have not all gone since.
@@ -213,6 +213,16 @@ impl Backlog {
         }
     }
 
+    /// Notes that no record of a client goes first any more. Its entry is nearly always the first one; another one stays
+    /// until it is met, or until no record at all goes first.
+    fn leave_first(&mut self, client: u32) {
+        if self.first.is_empty() {
+            self.first_clients.clear();
+        } else if self.first_clients.peek().is_some_and(|Reverse((_, first))| *first == client) {
+            self.first_clients.pop();
+        }
+    }
+
     /// Keeps all records of a client, so that none is evicted, until it has none left.
     pub(super) fn keep(&mut self, queue: &mut ClientQueue) {
         if !std::mem::replace(&mut queue.kept, true) {
@@ -257,6 +267,9 @@ impl Backlog {
         list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
         queue.first -= u64::from(record.first);
         queue.owed -= u64::from(record.owed);
+        if record.first && queue.first == 0 {
+            self.leave_first(record.client);
+        }
         queue.bytes -= u64::from(record.bytes);
         self.bytes -= u64::from(record.bytes);
         if queue.kept {
@@ -292,6 +305,7 @@ impl Backlog {
             self.entries.set(slot.index(), BacklogEntry { record, of_client, of_all });
         }
         (queue.first, queue.owed) = (0, 0);
+        self.leave_first(client);
         if !has_others && queue.has_others() {
             self.fair.make_head(client, queue);
         }

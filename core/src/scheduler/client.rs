@@ -73,7 +73,7 @@ pub struct Client {
     /// Recent admissions (reject mode).
     pub used: Used,
     pub grant: Grant,
-    /// The records of the default share, or of the group's part of it that may come here (reject mode).
+    /// The whole records of the default share. In a group, those that may come to this instance (reject mode).
     pub(super) share: u64,
     /// The part of the grant of the group that falls after records went elsewhere (reject mode).
     pub(super) falling_part: FallingPart,

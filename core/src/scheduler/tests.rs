@@ -4,11 +4,14 @@ use std::{num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 
+use super::backlog::{Backlog, QueuedRecord};
 use super::bucket::LeakyBucket;
+use super::fair::ClientQueue;
 use super::gates::{Gates, GroupPart};
 use super::least_limit;
 use super::names::Names;
 use crate::policy::{Limit, Policy, Scope};
+use crate::slot::Slot;
 use crate::units::{Ratio, Time};
 use crate::window::slice_width;
 
@@ -264,4 +267,24 @@ fn names_of_any_length_are_found_in_a_growing_table() {
         assert_eq!(find(&names, number), (number % 3 != 0).then_some(number));
     }
     assert_eq!(names.len(), 5_000 - 1_667);
+}
+
+/// A client whose records come and go one by one, while those of another one wait, keeps one entry.
+#[test]
+fn each_client_with_first_records_keeps_about_one_entry() {
+    let (mut backlog, mut queues) = (Backlog::default(), [ClientQueue::default(), ClientQueue::default()]);
+    let record = |client, at| QueuedRecord { first: true, ..QueuedRecord::new(client, 1, Time::from_nanos(at)) };
+    backlog.push(Slot(0), record(0, u64::MAX), &mut queues[0]);
+    for at in 1..1_000 {
+        backlog.push(Slot(1), record(1, at), &mut queues[1]);
+        let next = backlog.next_first(|backlog, client| {
+            let slot = queues[client as usize].records.head()?;
+            Some((backlog.get(slot).since, slot))
+        });
+        assert_eq!(next, Some((1, Slot(1))));
+        backlog.serve(Slot(1), &mut queues[1]);
+        assert!(backlog.first_clients.len() <= 2, "{}", backlog.first_clients.len());
+    }
+    backlog.remove(Slot(0), &mut queues[0]);
+    assert!(backlog.first_clients.is_empty());
 }
