@@ -213,7 +213,7 @@ impl Backlog {
         }
     }
 
-    /// Notes that no record of a client goes first any more. Its entry is nearly always the first one; another one stays
+    /// Notes that no record of a client goes first any more. Its entry is nearly always the earliest; another one stays
     /// until it is met, or until no record at all goes first.
     fn leave_first(&mut self, client: u32) {
         if self.first.is_empty() {
