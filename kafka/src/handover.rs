@@ -131,10 +131,10 @@ impl Handover {
     ///
     /// # Errors
     /// The group refuses. If there is no answer, or offsets need several requests, some may be committed.
-    pub fn commit(&self, commits: &[(SourcePartition, &Commit)]) -> Result<(), HandoverError> {
+    pub fn commit(&self, commits: &[(SourcePartition, Commit)]) -> Result<(), HandoverError> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::reach("handover_before_commit");
-        let done = self.send(commits);
+        let done = self.send(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>());
         #[cfg(feature = "failpoints")]
         crate::failpoint::reach("handover_after_commit");
         done.map_err(|error| HandoverError::Commit { group: self.group.clone(), error })

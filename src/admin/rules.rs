@@ -443,6 +443,7 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     known.sort_by(|one, other| (wants(other), &one.name).cmp(&(wants(one), &other.name)));
     let clients: Vec<(Arc<str>, u64)> = known.iter().map(|client| (Arc::clone(&client.name), wants(client))).collect();
     let grants = [before, after].map(|policy| grants(policy, &clients));
+    let limits = [before, after].map(Policy::limits_in_cycle);
     let fields = |policy, name: &str| ExplainView::of(policy, Some(name), None).fields;
     let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
         one.iter().filter(|field| !other.contains(field)).cloned().collect()
@@ -465,7 +466,7 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
         }
         changed += 1;
         if shown.len() < MAX_CLIENTS {
-            let [limit_before, limit_after] = [before, after].map(|policy| policy.limit_in_cycle(name));
+            let [limit_before, limit_after] = limits.each_ref().map(|limit_of| limit_of(name));
             let [before, after] = [fields(before, name), fields(after, name)];
             shown.push(ClientEffect {
                 name: name.to_string(),

@@ -60,8 +60,9 @@ pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[Service
                 return wanted;
             }
             let policy = policy.at(clock::wall_ms());
+            let limit_of = policy.limits_in_cycle();
             let within = |client: &ClientSnapshot| {
-                policy.limit_in_cycle(&client.name).map_or(wants(client), |most| wants(client).min(most.ceil() as u64))
+                limit_of(&client.name).map_or(wants(client), |most| wants(client).min(most.ceil() as u64))
             };
             snapshot.clients.iter().map(within).sum::<u64>().min(policy.capacity)
         });

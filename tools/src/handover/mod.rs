@@ -162,19 +162,14 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
             }
         }
     }
-    let commits: Vec<_> = (0..)
-        .zip(&steps)
-        .filter_map(|(partition, (at, step, _))| {
-            Some((*at, Commit { partition, offset: step.offset, metadata: step.commit.clone()? }))
-        })
-        .collect();
+    let commits = commits(steps.iter().map(|(at, step, _)| (*at, step.offset, step.commit.clone())));
     if let Some(marks) = &marks {
         marks.check_commit()?;
     }
     let executes = args.execute && refusal.is_none();
     match executes {
         _ if commits.is_empty() => {}
-        true => handover.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())?,
+        true => handover.commit(&commits)?,
         false => handover.check_commit()?,
     }
     let report = HandoverReport {
@@ -212,16 +207,18 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
 /// Marks Watermaster's offsets: an instance that starts by itself stops, and repeats no record that the service's own
 /// consumers have done.
 fn mark(ours: &Handover, committed: &BTreeMap<SourcePartition, (i64, Vec<u8>)>) -> Result<(), HandoverError> {
-    let commits: Vec<_> = (0..)
-        .zip(committed)
-        .filter_map(|(partition, (at, (offset, metadata)))| {
-            Some((*at, Commit { partition, offset: *offset, metadata: offset_map::hand_over(metadata)? }))
-        })
-        .collect();
-    if commits.is_empty() {
-        return Ok(());
-    }
-    ours.commit(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>())
+    let marked =
+        |(at, (offset, metadata)): (&SourcePartition, &(i64, Vec<u8>))| (*at, *offset, offset_map::hand_over(metadata));
+    let commits = commits(committed.iter().map(marked));
+    if commits.is_empty() { Ok(()) } else { ours.commit(&commits) }
+}
+
+/// Returns the commits of those offsets that have metadata to commit.
+fn commits(offsets: impl Iterator<Item = (SourcePartition, i64, Option<String>)>) -> Vec<(SourcePartition, Commit)> {
+    let commit = |(partition, (at, offset, metadata)): (u32, (_, _, Option<String>))| {
+        Some((at, Commit { partition, offset, metadata: metadata? }))
+    };
+    (0..).zip(offsets).filter_map(commit).collect()
 }
 
 fn check_at_rest(handover: &Handover, group: &str) -> Result<(), CommandError> {
