@@ -35,13 +35,16 @@ impl Charged {
         }
     }
 
-    /// The number of admissions that count in the window that ends now.
-    pub fn count(&mut self, now: Time, window: Duration) -> u64 {
-        while let Some(oldest) = self.slices.first_entry()
-            && *oldest.key() + window <= now
-        {
-            self.sum -= oldest.remove();
-        }
+    /// Takes the numbers that count already, oldest first.
+    pub fn take_until(&mut self, now: Time) -> BTreeMap<Time, u64> {
+        let later = self.slices.split_off(&(now + Duration::from_nanos(1)));
+        let taken = std::mem::replace(&mut self.slices, later);
+        self.sum -= taken.values().sum::<u64>();
+        taken
+    }
+
+    /// The sum of the numbers.
+    pub fn sum(&self) -> u64 {
         self.sum
     }
 
@@ -98,7 +101,10 @@ mod tests {
             other.add_slices(read, &slices(made, &params, &own));
             let later = thousandths(late);
             let window = params.window();
-            let (counts, count) = (other.count(read + later, window), own.count(made + later, window));
+            let count_at = |charged: &Charged, now: Time| -> u64 {
+                charged.iter().filter(|(at, _)| *at + window > now).map(|(_, count)| count).sum()
+            };
+            let (counts, count) = (count_at(&other, read + later), count_at(&own, made + later));
             prop_assert!(counts >= count, "{counts} of {count} after {later:?}");
         }
     }

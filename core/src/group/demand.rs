@@ -50,6 +50,8 @@ struct ClientMeter {
     arrivals: u64,
     /// Arrivals per cycle, averaged, in 2⁻¹⁶ records.
     rate: u128,
+    /// The time of the first arrivals after a while without any.
+    since: Time,
     /// The backlog at former looks, oldest first.
     backlogs: VecDeque<(Time, u64)>,
 }
@@ -121,7 +123,13 @@ impl DemandMeter {
     }
 
     fn meter_of(&mut self, number: usize, client: &Client) -> &mut ClientMeter {
-        let new = || ClientMeter { name: Arc::clone(&client.name), arrivals: 0, rate: 0, backlogs: VecDeque::new() };
+        let new = || ClientMeter {
+            name: Arc::clone(&client.name),
+            arrivals: 0,
+            rate: 0,
+            since: Time::ZERO,
+            backlogs: VecDeque::new(),
+        };
         if self.meters.len() <= number {
             self.meters.resize_with(number + 1, new);
         }
@@ -169,7 +177,7 @@ impl ClientMeter {
         &mut self, now: Time, params: &GroupParams, passed: Duration, client: &Client,
         part_of: impl Fn(&str) -> Option<Part>,
     ) -> Load {
-        self.note_arrivals(client.arrivals, passed, params);
+        self.note_arrivals(now, client.arrivals, passed, params);
         let lasting = self.lasting_backlog(now, client.backlog().0);
         let arrivals = self.arrivals_per_cycle();
         let demand = match params.mode {
@@ -183,20 +191,28 @@ impl ClientMeter {
             Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
             Mode::Reject => {
                 let of_cycles = client.last_wants.max(client.arrivals);
-                // Partitions came or went: a cycle is too long to wait for.
-                if self.has_jumped(params.cycle, of_cycles) { arrivals } else { of_cycles }
+                match self.has_jumped(params.cycle, of_cycles) {
+                    // Partitions came or went: a cycle is too long to wait for.
+                    true => arrivals,
+                    // The last cycle may have begun before the client's records came here.
+                    false if now < self.since + params.cycle * 2 => of_cycles.max(arrivals),
+                    false => of_cycles,
+                }
             }
         };
         Load { demand: demand.min(params.capacity), wants: client.last_wants }
     }
 
-    fn note_arrivals(&mut self, arrivals: u64, passed: Duration, params: &GroupParams) {
+    fn note_arrivals(&mut self, now: Time, arrivals: u64, passed: Duration, params: &GroupParams) {
         // Another cycle began: its arrivals are counted from 0.
         let new = arrivals.checked_sub(self.arrivals).unwrap_or(arrivals);
         self.arrivals = arrivals;
         let passed = u128::from(nanos(passed));
         if passed == 0 || (new == 0 && self.rate == 0) {
             return;
+        }
+        if self.rate == 0 {
+            self.since = now;
         }
         let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(params.cycle)) / passed;
         let over = match params.mode {

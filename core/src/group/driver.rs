@@ -36,6 +36,10 @@ impl Admissions for Throttle {
     fn forget(&mut self) {
         self.begin_window();
     }
+
+    fn charge(&mut self, now: Time, at: Time, count: u64) {
+        self.charge_window(now, at, count);
+    }
 }
 
 /// The seats that a member opens: its own, those of members that stopped, and the bank.

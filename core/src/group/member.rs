@@ -43,10 +43,13 @@ pub trait Admissions {
     fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
     /// The admissions in the window, with the moment until which they were made.
     fn slices(&mut self, now: Time) -> Vec<(Time, u64)>;
-    /// All admissions so far.
+    /// All admissions so far, without those of [`charge`](Admissions::charge).
     fn total(&self) -> u64;
     /// Forgets the window: its admissions are charged elsewhere.
     fn forget(&mut self);
+    /// Adds admissions of earlier lives and of other seats to the window. They were made at `at`, which is no later
+    /// than `now`.
+    fn charge(&mut self, now: Time, at: Time, count: u64);
 }
 
 /// A call that the owner has to make at the control log.
@@ -146,9 +149,15 @@ struct Announced {
     capacity: u64,
     /// The time at which the last state was made.
     made_at: Time,
-    /// The loads that the log was told last, and the sum over the rules.
-    told: Loads,
-    told_rules: u64,
+    told: Option<Told>,
+}
+
+/// The loads that the log was told last.
+#[derive(Debug)]
+struct Told {
+    loads: Loads,
+    rules: u64,
+    at: Time,
 }
 
 /// The end of a membership.
@@ -245,7 +254,7 @@ impl Member {
                 if state.seat == self.seat && self.openings.own.is_open && !is_mine && state.seq >= self.holding.seq() {
                     self.reopen(now, Duration::ZERO);
                 }
-                self.take_moves(state);
+                self.take_moves(now, state, admissions);
                 self.holding.forget_applied(&self.ledger, &self.seat);
             }
             SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
@@ -255,12 +264,13 @@ impl Member {
     }
 
     /// Applies the moves of a state to this seat, and forgets those that its giver has dropped.
-    fn take_moves(&mut self, state: &State) {
+    fn take_moves(&mut self, now: Clocks, state: &State, admissions: &mut impl Admissions) {
         if !self.openings.own.is_open || self.exit.leaving || Some(state.issue) != self.ledger.issue() {
             return;
         }
         let Some(read) = self.ledger.seat(&state.seat).map(|seat| seat.read) else { return };
-        if self.holding.take_moves(&self.seat, state, read) {
+        if let Some(charged) = self.holding.take_moves(&self.seat, state, read) {
+            self.holding.charge(now.slow, charged, admissions);
             self.look_soon();
         }
     }
@@ -270,9 +280,9 @@ impl Member {
         (self.ledger.position() << 16) + 1
     }
 
-    fn take_all_moves(&mut self) {
+    fn take_all_moves(&mut self, now: Clocks, admissions: &mut impl Admissions) {
         let givers: Vec<State> = self.ledger.givers().cloned().collect();
-        givers.iter().for_each(|state| self.take_moves(state));
+        givers.iter().for_each(|state| self.take_moves(now, state, admissions));
         self.holding.keep_givers(&self.ledger);
     }
 
@@ -285,7 +295,10 @@ impl Member {
                 match self.announced.flight.take() {
                     Some(flight) if flight.seq == state.seq => self.commit(flight),
                     // The state in doubt was never committed, and never will be.
-                    Some(flight) => self.holding.take_back(&flight),
+                    Some(flight) => {
+                        self.holding.take_back(&flight);
+                        self.announced.told = None;
+                    }
                     None => {}
                 }
                 self.holding.note_state(state.seq);
@@ -296,14 +309,16 @@ impl Member {
             last => {
                 self.vacate(admissions);
                 self.holding = match &last {
-                    Some(seat) => {
-                        Holding::inherited(&seat.state, seat.read, self.charged_of(now, seat, seat.state.hold))
-                    }
+                    Some(seat) => Holding::inherited(&seat.state, seat.read),
                     None => Holding::vacant(self.first_move()),
                 };
+                if let Some(seat) = &last {
+                    let charged = self.charged_of(now, seat, seat.state.hold);
+                    self.holding.charge(now.slow, charged, admissions);
+                }
             }
         }
-        self.take_all_moves();
+        self.take_all_moves(now, admissions);
         self.look_soon();
     }
 
@@ -326,7 +341,7 @@ impl Member {
     fn vacate(&mut self, admissions: &mut impl Admissions) {
         self.holding = Holding::default();
         self.announced.acknowledged.clear();
-        (self.announced.allowance, self.announced.flight) = (None, None);
+        (self.announced.allowance, self.announced.flight, self.announced.told) = (None, None, None);
         self.split.forget_shortage();
         admissions.forget();
     }
@@ -363,7 +378,7 @@ impl Member {
     }
 
     /// The part of the capacity that the instance may use now.
-    pub fn part_now(&mut self, now: Clocks) -> GroupPart {
+    pub fn part_now(&self, now: Clocks) -> GroupPart {
         let Some(allowance) =
             self.announced.allowance.filter(|_| !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict())
         else {
@@ -371,9 +386,8 @@ impl Member {
         };
         let left = (allowance.made + allowance.time).since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
-        let charged = self.holding.count_charged(now.slow, self.params.window());
         GroupPart {
-            limit: self.holding.hold().saturating_sub(charged),
+            limit: self.holding.hold().saturating_sub(self.holding.later()),
             until,
             admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
             pace: self.split.target,

@@ -194,6 +194,12 @@ impl Gates {
         self.window.add_counted(now, 1)
     }
 
+    /// Charges admissions that were made at an earlier moment, by others, to the window.
+    pub(crate) fn charge_earlier(&mut self, now: Time, at: Time, count: u64) {
+        self.window.add_at(now, at, count);
+        self.paced_until = Time::ZERO;
+    }
+
     /// Returns whether records may be rejected for lack of capacity.
     pub(super) fn may_reject(&self, now: Time) -> bool {
         self.rejects && self.has_limit(now)

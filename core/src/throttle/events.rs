@@ -110,6 +110,12 @@ impl Throttle {
         self.scheduler.gates.begin_window(&self.scheduler.policy);
     }
 
+    /// Adds admissions of before to the window of the scheduler, which a hold of the group bounds.
+    pub fn charge_window(&mut self, now: Time, at: Time, count: u64) {
+        let now = self.not_before(now);
+        self.scheduler.gates.charge_earlier(now, at, count);
+    }
+
     /// Removes the delayed records of shadow mode, which were all admitted long ago.
     fn drop_shadow_records(&mut self) {
         let shadow: Vec<Slot> =

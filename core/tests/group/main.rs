@@ -16,8 +16,10 @@
 mod availability;
 mod broker;
 mod fairness;
+mod kills;
 mod limits;
 mod live;
+mod loads;
 mod node;
 mod planted;
 mod rule_stream;

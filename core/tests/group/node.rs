@@ -24,6 +24,10 @@ pub struct Greedy {
 }
 
 impl Greedy {
+    pub fn new(window: Duration) -> Greedy {
+        Greedy { window, admissions: VecDeque::new(), count: 0, total: 0 }
+    }
+
     pub fn admit(&mut self, now: Time, records: u64) {
         self.admissions.push_back((now, records));
         self.count += records;
@@ -58,6 +62,12 @@ impl Admissions for Greedy {
     fn forget(&mut self) {
         self.admissions.clear();
         self.count = 0;
+    }
+
+    fn charge(&mut self, _: Time, at: Time, count: u64) {
+        let place = self.admissions.partition_point(|&(other, _)| other <= at);
+        self.admissions.insert(place, (at, count));
+        self.count += count;
     }
 }
 
@@ -115,7 +125,7 @@ impl Node {
             life,
             member,
             params: params.clone(),
-            greedy: Greedy { window, admissions: VecDeque::new(), count: 0, total: 0 },
+            greedy: Greedy::new(window),
             offset,
             rate,
             paused_until: Time::ZERO,

@@ -1,9 +1,9 @@
 //! The hold of a seat, and the moves that leave it and come to it.
 
 use std::collections::BTreeMap;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::Flight;
+use super::{Admissions, Flight};
 use crate::group::GroupParams;
 use crate::group::charged::{Charged, slices};
 use crate::group::ledger::SeatLedger;
@@ -23,8 +23,9 @@ struct Gift {
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     hold: u64,
-    /// Admissions of earlier lives and of other seats that count against the hold.
-    charged: Charged,
+    /// Admissions that earlier lives and other seats may still have made after their last states: they count for a
+    /// cycle from a moment to come on, and until then, too.
+    later: Charged,
     out: Vec<Gift>,
     /// The last move of each giver that was applied.
     seen: BTreeMap<Arc<str>, u64>,
@@ -47,15 +48,16 @@ impl Holding {
         Holding { next, ..Holding::default() }
     }
 
-    /// The seat as its last author left it. `charged` counts against its hold.
-    pub(super) fn inherited(state: &State, read: Time, charged: Charged) -> Holding {
+    /// The seat as its last author left it, but for the admissions that count against its hold.
+    pub(super) fn inherited(state: &State, read: Time) -> Holding {
         let gift = |one: &Move| {
             let mut charged = Charged::default();
             charged.add_slices(read, &one.slices);
             Gift { to: Arc::clone(&one.to), id: one.id, hold: one.hold, charged }
         };
         let out = state.out.iter().map(gift).collect();
-        Holding { hold: state.hold, charged, out, seen: state.seen.clone(), seq: state.seq, next: state.next }
+        let (hold, seq, next) = (state.hold, state.seq, state.next);
+        Holding { hold, later: Charged::default(), out, seen: state.seen.clone(), seq, next }
     }
 
     pub(super) fn hold(&self) -> u64 {
@@ -70,13 +72,22 @@ impl Holding {
         &self.seen
     }
 
-    pub(super) fn charged(&self) -> &Charged {
-        &self.charged
+    /// Charges admissions that count against the hold: to the window of `admissions`, as soon as that may contain them.
+    pub(super) fn charge(&mut self, now: Time, charged: Charged, admissions: &mut impl Admissions) {
+        charged.iter().for_each(|(at, count)| self.later.add(at, count));
+        for (at, count) in self.later.take_until(now) {
+            admissions.charge(now, at, count);
+        }
     }
 
-    /// The charged admissions that count in the window that ends now.
-    pub(super) fn count_charged(&mut self, now: Time, window: Duration) -> u64 {
-        self.charged.count(now, window)
+    /// The charged admissions that are in no window yet.
+    pub(super) fn charged_later(&self) -> &Charged {
+        &self.later
+    }
+
+    /// The number of charged admissions that are in no window yet.
+    pub(super) fn later(&self) -> u64 {
+        self.later.sum()
     }
 
     /// The number of open moves.
@@ -93,9 +104,10 @@ impl Holding {
         Before { hold: self.hold, next: self.next }
     }
 
-    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped. Returns whether one was
-    /// new.
-    pub(super) fn take_moves(&mut self, own: &str, state: &State, read: Time) -> bool {
+    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped. If one was new, returns
+    /// the admissions to charge.
+    pub(super) fn take_moves(&mut self, own: &str, state: &State, read: Time) -> Option<Charged> {
+        let mut charged = Charged::default();
         let last = self.seen.get(&state.seat).copied().unwrap_or(0);
         let mut newest = last;
         let mut names_this = false;
@@ -103,7 +115,7 @@ impl Holding {
             names_this = true;
             if one.id > last {
                 self.hold = self.hold.saturating_add(one.hold);
-                self.charged.add_slices(read, &one.slices);
+                charged.add_slices(read, &one.slices);
                 newest = newest.max(one.id);
             }
         }
@@ -112,7 +124,7 @@ impl Holding {
         } else {
             self.seen.remove(&state.seat);
         }
-        newest > last
+        (newest > last).then_some(charged)
     }
 
     /// Forgets a giver: a seat of this name begins with larger numbers.

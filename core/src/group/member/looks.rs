@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
 use super::holding::Before;
-use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening};
+use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening, Told};
 use crate::allocator::Part;
 use crate::group::Clocks;
 use crate::group::charged::Charged;
@@ -202,16 +202,15 @@ impl Member {
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
         calls: &mut Vec<LogCall>,
     ) {
-        let charged = self.holding.count_charged(now.slow, self.params.window());
-        let used = admissions.count(now.slow).saturating_add(charged);
+        self.holding.charge(now.slow, Charged::default(), admissions);
+        let later = self.holding.later();
+        let used = admissions.count(now.slow).saturating_add(later);
         let burn = self.find_burn(used);
         let keeps = match self.params.mode {
             Mode::Shape => {
-                let mut departures = admissions.departures(now.slow);
-                let window = self.params.window();
-                departures.extend(self.holding.charged().iter().map(|(at, count)| (at + window, count)));
-                departures.sort_unstable();
-                least_limit(now.slow, departures.into_iter(), self.params.cycle, self.split.target)
+                let departures = admissions.departures(now.slow).into_iter();
+                let limit = least_limit(now.slow, departures, self.params.cycle, self.split.target);
+                limit.saturating_add(later)
             }
             Mode::Reject => used.saturating_add(self.reserve()),
         };
@@ -322,11 +321,14 @@ impl Member {
 
     /// The loads, if they are to be told.
     fn due_loads(&self, now: Clocks, loads: &Loads, progress: Option<Progress>) -> Option<SeatLoads> {
-        let is_old = self.is_state_old(now);
-        let tells_progress = progress.is_some() && is_old;
-        let has_changed = *loads != self.announced.told && (is_old || self.have_loads_moved(loads));
-        let tells_rules = self.params.rules != self.announced.told_rules;
-        let is_due = self.announced.allowance.is_none() || has_changed || tells_progress || tells_rules;
+        let is_due = self.announced.told.as_ref().is_none_or(|told| {
+            // The age of the last state says nothing: a busy member makes states all the time, most of them without
+            // loads.
+            let is_old = now.slow >= told.at + self.schedule.times.heartbeat;
+            let tells_progress = progress.is_some() && is_old;
+            let has_changed = *loads != told.loads && (is_old || self.have_loads_moved(&told.loads, loads));
+            has_changed || tells_progress || self.params.rules != told.rules
+        });
         is_due.then(|| SeatLoads {
             seat: Arc::clone(&self.seat),
             loads: loads.clone(),
@@ -336,10 +338,10 @@ impl Member {
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
-    fn have_loads_moved(&self, loads: &Loads) -> bool {
+    fn have_loads_moved(&self, told: &Loads, loads: &Loads) -> bool {
         let capacity = self.split.capacity();
         let mut demands = BTreeMap::<&str, (u64, u64)>::new();
-        self.announced.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
+        told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
         loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
         let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
         let came =
@@ -380,7 +382,7 @@ impl Member {
 
     /// The admissions that count against the hold: those of this life, and those that are charged beside them.
     fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
-        let mut charged = self.holding.charged().clone();
+        let mut charged = self.holding.charged_later().clone();
         admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
         charged
     }
@@ -408,8 +410,7 @@ impl Member {
         let (seq, capacity) = (state.seq, self.params.capacity);
         self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, given, before, seen });
         if let Some(loads) = &loads {
-            self.announced.told.clone_from(&loads.loads);
-            self.announced.told_rules = loads.rules;
+            self.announced.told = Some(Told { loads: loads.loads.clone(), rules: loads.rules, at: now.slow });
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
         calls.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
