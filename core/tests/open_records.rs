@@ -99,7 +99,14 @@ fn a_member_takes_its_part_of_the_room_rounded_up() {
     for (limit, room, expected) in [(30, 10, 3), (33, 10, 4), (1, 10, 1), (0, 10, 0), (100, 10, 10), (200, 10, 10)] {
         let scope = Scope::Group;
         let mut sim = Sim::new(Policy { scope, ..policy(100, SECOND) }, 1);
-        let part = GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace: limit, rejects: true };
+        let part = GroupPart {
+            limit,
+            until: Time::NEVER,
+            admitted: u64::MAX,
+            pace: limit,
+            grows_until: sim.now,
+            rejects: true,
+        };
         sim.throttle.handle_part(sim.now, part);
         sim.throttle.handle_open_room(Some(OpenRoom { admitted: 0, records: room }));
         (0..20).for_each(|_| _ = sim.read("home", 0));

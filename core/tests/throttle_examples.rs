@@ -786,7 +786,8 @@ fn records_that_wait_for_a_part_of_the_group_need_no_look() {
     let now = sim::START;
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 1);
-    let part = GroupPart { limit: 40, until: now + SECOND, admitted: u64::MAX, pace: 40, rejects: true };
+    let part =
+        GroupPart { limit: 40, until: now + SECOND, admitted: u64::MAX, pace: 40, grows_until: now, rejects: true };
     throttle.handle_part(now, part);
     throttle.handle_part(now, GroupPart { until: Time::ZERO, ..part });
     let arrival = Arrival { partition: 0, offset: 0, bytes: 1, sender: Sender::Client("A"), written_ms: None };

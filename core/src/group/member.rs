@@ -391,6 +391,7 @@ impl Member {
             until,
             admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
             pace: self.split.target,
+            grows_until: self.split.met_at(self.params.window()),
             rejects: self.split.is_met(now.slow),
         }
     }

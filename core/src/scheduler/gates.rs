@@ -25,8 +25,10 @@ pub(crate) struct Gates {
     pub(super) limited_since: Time,
     capacities: MeanLimit,
     pub(super) spacing: Spacing,
-    /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it.
+    /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it until
+    /// [`grows_until`](GroupPart::grows_until).
     pace: u64,
+    grows_until: Time,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
@@ -54,13 +56,17 @@ pub struct GroupPart {
     pub admitted: u64,
     /// The records per cycle that go while the window allows it.
     pub pace: u64,
+    /// The time at which a limit below the pace will have grown to it, as far as the member knows. A window from now
+    /// at the latest.
+    pub grows_until: Time,
     /// Reject mode: false if records without room wait instead, because the limit will rise soon.
     pub rejects: bool,
 }
 
 impl GroupPart {
     /// Nothing.
-    pub const NONE: GroupPart = GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, rejects: false };
+    pub const NONE: GroupPart =
+        GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, grows_until: Time::ZERO, rejects: false };
 }
 
 /// The room that a service has for more open records: those that were admitted, and that its own consumer group has not
@@ -106,6 +112,7 @@ impl Gates {
             capacities,
             spacing,
             pace: limit,
+            grows_until: Time::ZERO,
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
             admitted: 0,
@@ -160,13 +167,13 @@ impl Gates {
 
     /// Sets the part of the group's capacity that a member of a group may use.
     pub(crate) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
-        let GroupPart { limit, until, admitted, pace, rejects } = part;
+        let GroupPart { limit, until, admitted, pace, grows_until, rejects } = part;
         if !self.has_limit(now) {
             self.limited_since = now;
         }
         let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
-        (self.announced, self.rejects) = (admitted, rejects);
+        (self.announced, self.rejects, self.grows_until) = (admitted, rejects, grows_until);
         self.admitted_limit = self.full_at.min(admitted);
         if !is_same {
             self.set_pace(now, policy, pace);
@@ -242,8 +249,8 @@ impl Gates {
         let next = self.window.next_change(now);
         let mut forecast = self.capacities.forecast(now);
         let (limit, growth) = (self.limit, u128::from(self.pace.saturating_sub(self.limit)));
-        let length = self.window.length();
-        let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(length)) / u128::from(length)) as u64;
+        let grows = self.grows_until.nanos_since(now).clamp(1, self.window.length());
+        let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(grows)) / u128::from(grows)) as u64;
         let limit_in = |nanos| forecast(nanos).unwrap_or_else(|| grown(nanos));
         let count = self.window.count(now);
         self.spacing.pace(now, &mut self.bucket, count, self.window.departures(now), limit_in);

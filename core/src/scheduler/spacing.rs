@@ -13,7 +13,7 @@
 //!
 //! The rate is the slope of the lower hull of these points as seen from (0, free), and so it stays nearly constant
 //! from one look to the next. A member of a group whose hold is below its pace expects the hold to grow to its pace
-//! until the end of the window.
+//! until the windows of those that give it back are empty.
 //!
 //! The dual question is the least limit under which records may go at a given rate: [`least_limit`]. A member gives
 //! back no more than its limit exceeds that.

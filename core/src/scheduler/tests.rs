@@ -142,7 +142,7 @@ proptest! {
 
 /// A part that bounds the window and the pace only.
 fn part(limit: u64, pace: u64) -> GroupPart {
-    GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace, rejects: true }
+    GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace, grows_until: Time::NEVER, rejects: true }
 }
 
 fn least_limit_of(gates: &mut Gates, now: Time, policy: &Policy, pace: u64) -> u64 {

@@ -135,7 +135,14 @@ fn a_client_goes_on_where_it_lost_a_partition() {
         throttle.handle_assigned(begin, 0, 0, &OffsetMap::default(), 0);
         throttle.handle_part(
             begin,
-            GroupPart { limit: 300, until: Time::NEVER, admitted: u64::MAX, pace: 300, rejects: true },
+            GroupPart {
+                limit: 300,
+                until: Time::NEVER,
+                admitted: u64::MAX,
+                pace: 300,
+                grows_until: begin,
+                rejects: true,
+            },
         );
         throttle.scheduler.client_of(begin, "client");
         throttle.handle_parts(begin, |_| Some(part(20, 20)), |_| None);

@@ -261,7 +261,9 @@ fn an_outage_of_the_control_topic_delays_only() {
     }
 }
 
-/// 1.5 to 30 % of the capacity were used for most of a cycle in the former protocol.
+/// 1.5 to 30 % of the capacity were used for most of a cycle in the former protocol. Later, newcomers in shape mode took
+/// the hold that comes with the drain of the first one for one that comes over a whole cycle, however long it had come
+/// already. They kept a tenth of the capacity for later.
 #[test]
 fn twenty_instances_take_over_from_one() {
     for mode in BOTH {
@@ -274,8 +276,8 @@ fn twenty_instances_take_over_from_one() {
             }
             pair.run(Duration::from_secs(120));
             let capacity = pair.capacity();
-            let (least, excused) = if mode == Mode::Reject { (0.94, capacity / 12) } else { (0.9, 0) };
-            judge(&pair.end(""), capacity, least, excused);
+            let excused = if mode == Mode::Reject { capacity / 12 } else { 0 };
+            judge(&pair.end(""), capacity, 0.97, excused);
         }
     }
 }

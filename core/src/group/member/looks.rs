@@ -98,6 +98,12 @@ impl Targets {
         self.short_since.is_none_or(|since| now >= since + Duration::from_secs(1))
     }
 
+    /// The time at which the hold will have grown to the target: the windows of other members, which were full when the
+    /// target rose, are empty then.
+    pub fn met_at(&self, window: Duration) -> Time {
+        self.short_since.map_or(Time::ZERO, |since| since + window)
+    }
+
     pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
         let number = |name: &str| ledger.clients.number(name);
         let named = number(client).and_then(|number| self.splitter.part(number));
