@@ -57,7 +57,7 @@ use cycles::Cycles;
 pub(crate) use decision::Decision;
 pub use forecast::grants;
 use gates::Gates;
-pub use gates::{GroupPart, OpenRoom};
+pub use gates::{GroupPart, Growth, OpenRoom};
 pub use limits::Limits;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;

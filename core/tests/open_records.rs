@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
 use watermaster_core::policy::{Mode, Policy, Scope};
-use watermaster_core::throttle::{GroupPart, OpenRoom};
+use watermaster_core::throttle::{GroupPart, Growth, OpenRoom};
 use watermaster_core::units::Time;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ fn a_member_takes_its_part_of_the_room_rounded_up() {
             until: Time::NEVER,
             admitted: u64::MAX,
             pace: limit,
-            grows_until: sim.now,
+            growth: Growth::NONE,
             rejects: true,
         };
         sim.throttle.handle_part(sim.now, part);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sim::{Fate, Sim, client, policy, unregistered};
 use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap};
 use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Scope, Window};
-use watermaster_core::throttle::{Action, Arrival, GroupPart, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, GroupPart, Growth, Sender, Throttle, Verdict};
 use watermaster_core::units::{Ratio, Time};
 use watermaster_core::{offset_runs::OffsetRuns, reason::Reason};
 
@@ -777,6 +777,18 @@ fn a_group_counts_records_of_shadow_mode_for_the_margin_of_clocks_too() {
     }
 }
 
+/// An instance in shadow mode may take the hold of another one over, with the admissions that count against it.
+#[test]
+fn admissions_of_others_count_when_shadow_mode_ends() {
+    let shadow = Policy { scope: Scope::Group, enforce: false, ..policy(40, SECOND * 10) };
+    let mut sim = Sim::new(shadow.clone(), 1);
+    sim.throttle.charge_earlier(sim.now, sim.now - SECOND * 2, 30);
+    sim.throttle.handle_policy(sim.now, Policy { enforce: true, ..shadow });
+    assert_eq!(sim.throttle.window_count(sim.now), 30);
+    sim.run_for(SECOND * 8 + Duration::from_millis(100));
+    assert_eq!(sim.throttle.window_count(sim.now), 0);
+}
+
 /// The bug: while the announced admissions of an instance were too old, it looked at its waiting records without a pause.
 #[test]
 fn records_that_wait_for_a_part_of_the_group_need_no_look() {
@@ -787,7 +799,7 @@ fn records_that_wait_for_a_part_of_the_group_need_no_look() {
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 1);
     let part =
-        GroupPart { limit: 40, until: now + SECOND, admitted: u64::MAX, pace: 40, grows_until: now, rejects: true };
+        GroupPart { limit: 40, until: now + SECOND, admitted: u64::MAX, pace: 40, growth: Growth::NONE, rejects: true };
     throttle.handle_part(now, part);
     throttle.handle_part(now, GroupPart { until: Time::ZERO, ..part });
     let arrival = Arrival { partition: 0, offset: 0, bytes: 1, sender: Sender::Client("A"), written_ms: None };

@@ -35,7 +35,7 @@ impl Charged {
         }
     }
 
-    /// Takes the numbers that count already, oldest first.
+    /// Takes the numbers whose moment has come, oldest first.
     pub fn take_until(&mut self, now: Time) -> BTreeMap<Time, u64> {
         let later = self.slices.split_off(&(now + Duration::from_nanos(1)));
         let taken = std::mem::replace(&mut self.slices, later);

@@ -211,8 +211,8 @@ impl ClientMeter {
         if passed == 0 || (new == 0 && self.rate == 0) {
             return;
         }
-        if self.rate == 0 {
-            self.since = now;
+        if self.arrivals_per_cycle() == 0 {
+            (self.rate, self.since) = (0, now);
         }
         let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(params.cycle)) / passed;
         let over = match params.mode {

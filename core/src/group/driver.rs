@@ -38,7 +38,7 @@ impl Admissions for Throttle {
     }
 
     fn charge(&mut self, now: Time, at: Time, count: u64) {
-        self.charge_window(now, at, count);
+        self.charge_earlier(now, at, count);
     }
 }
 

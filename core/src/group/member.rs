@@ -37,7 +37,7 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The admissions of the instance, as its throttle counts them.
 pub trait Admissions {
-    /// The admissions in the window that ends now.
+    /// The admissions in the window that ends now, those of [`charge`](Admissions::charge) included.
     fn count(&mut self, now: Time) -> u64;
     /// The times at which admissions leave the window, ascending, with their numbers.
     fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
@@ -47,7 +47,7 @@ pub trait Admissions {
     fn total(&self) -> u64;
     /// Forgets the window: its admissions are charged elsewhere.
     fn forget(&mut self);
-    /// Adds admissions of earlier lives and of other seats to the window. They were made at `at`, which is no later
+    /// Adds admissions of earlier lives and of other seats to the window. They count from `at` on, which is no later
     /// than `now`.
     fn charge(&mut self, now: Time, at: Time, count: u64);
 }
@@ -257,7 +257,10 @@ impl Member {
                 self.take_moves(now, state, admissions);
                 self.holding.forget_applied(&self.ledger, &self.seat);
             }
-            SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
+            // In a large group, looks are rare because each takes long.
+            SeatRecord::Loads(loads) if loads.seat != self.seat && self.schedule.times.look == self.params.look => {
+                self.look_soon();
+            }
             SeatRecord::Tombstone(seat) => self.holding.forget(seat),
             _ => {}
         }
@@ -391,7 +394,7 @@ impl Member {
             until,
             admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
             pace: self.split.target,
-            grows_until: self.split.met_at(self.params.window()),
+            growth: self.split.growth(&self.params, self.holding.later()),
             rejects: self.split.is_met(now.slow),
         }
     }

@@ -25,10 +25,9 @@ pub(crate) struct Gates {
     pub(super) limited_since: Time,
     capacities: MeanLimit,
     pub(super) spacing: Spacing,
-    /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it until
-    /// [`grows_until`](GroupPart::grows_until).
+    /// The records per cycle that go while the window allows it.
     pace: u64,
-    grows_until: Time,
+    growth: Growth,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
@@ -45,6 +44,20 @@ pub(crate) struct Gates {
     rejects: bool,
 }
 
+/// The growth of a limit: members that have too much give it back as their windows empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Growth {
+    /// The limit at the end. A limit that is no lower does not grow.
+    pub to: u64,
+    /// The end of the growth. Later, no more is expected.
+    pub until: Time,
+}
+
+impl Growth {
+    /// A limit that stays as it is.
+    pub const NONE: Growth = Growth { to: 0, until: Time::ZERO };
+}
+
 /// The part of a group's capacity that a member may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupPart {
@@ -56,9 +69,8 @@ pub struct GroupPart {
     pub admitted: u64,
     /// The records per cycle that go while the window allows it.
     pub pace: u64,
-    /// The time at which a limit below the pace will have grown to it, as far as the member knows. A window from now
-    /// at the latest.
-    pub grows_until: Time,
+    /// The expected growth of the limit.
+    pub growth: Growth,
     /// Reject mode: false if records without room wait instead, because the limit will rise soon.
     pub rejects: bool,
 }
@@ -66,7 +78,7 @@ pub struct GroupPart {
 impl GroupPart {
     /// Nothing.
     pub const NONE: GroupPart =
-        GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, grows_until: Time::ZERO, rejects: false };
+        GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, growth: Growth::NONE, rejects: false };
 }
 
 /// The room that a service has for more open records: those that were admitted, and that its own consumer group has not
@@ -112,7 +124,7 @@ impl Gates {
             capacities,
             spacing,
             pace: limit,
-            grows_until: Time::ZERO,
+            growth: Growth::NONE,
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
             admitted: 0,
@@ -167,13 +179,13 @@ impl Gates {
 
     /// Sets the part of the group's capacity that a member of a group may use.
     pub(crate) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
-        let GroupPart { limit, until, admitted, pace, grows_until, rejects } = part;
+        let GroupPart { limit, until, admitted, pace, growth, rejects } = part;
         if !self.has_limit(now) {
             self.limited_since = now;
         }
         let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
-        (self.announced, self.rejects, self.grows_until) = (admitted, rejects, grows_until);
+        (self.announced, self.rejects, self.growth) = (admitted, rejects, growth);
         self.admitted_limit = self.full_at.min(admitted);
         if !is_same {
             self.set_pace(now, policy, pace);
@@ -201,7 +213,7 @@ impl Gates {
         self.window.add_counted(now, 1)
     }
 
-    /// Charges admissions that were made at an earlier moment, by others, to the window.
+    /// Charges admissions to the window that others made, at an earlier moment.
     pub(crate) fn charge_earlier(&mut self, now: Time, at: Time, count: u64) {
         self.window.add_at(now, at, count);
         self.paced_until = Time::ZERO;
@@ -248,9 +260,9 @@ impl Gates {
         }
         let next = self.window.next_change(now);
         let mut forecast = self.capacities.forecast(now);
-        let (limit, growth) = (self.limit, u128::from(self.pace.saturating_sub(self.limit)));
-        let grows = self.grows_until.nanos_since(now).clamp(1, self.window.length());
-        let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(grows)) / u128::from(grows)) as u64;
+        let (limit, time) = (self.limit, self.growth.until.nanos_since(now));
+        let growth = if time > 0 { u128::from(self.growth.to.saturating_sub(limit)) } else { 0 };
+        let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(time)) / u128::from(time.max(1))) as u64;
         let limit_in = |nanos| forecast(nanos).unwrap_or_else(|| grown(nanos));
         let count = self.window.count(now);
         self.spacing.pace(now, &mut self.bucket, count, self.window.departures(now), limit_in);

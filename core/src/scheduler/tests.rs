@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::backlog::{Backlog, QueuedRecord};
 use super::bucket::LeakyBucket;
 use super::fair::ClientQueue;
-use super::gates::{Gates, GroupPart};
+use super::gates::{Gates, GroupPart, Growth};
 use super::least_limit;
 use super::names::Names;
 use crate::policy::{Limit, Policy, Scope};
@@ -142,7 +142,7 @@ proptest! {
 
 /// A part that bounds the window and the pace only.
 fn part(limit: u64, pace: u64) -> GroupPart {
-    GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace, grows_until: Time::NEVER, rejects: true }
+    GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace, growth: Growth::NONE, rejects: true }
 }
 
 fn least_limit_of(gates: &mut Gates, now: Time, policy: &Policy, pace: u64) -> u64 {
@@ -238,6 +238,29 @@ proptest! {
                 last = now;
             }
             now = gates.open_at(now).min(look);
+            prop_assert!(now.since(last) <= most, "{:?} without an admission, at most {most:?}", now.since(last));
+        }
+    }
+}
+
+proptest! {
+    /// A limit that ought to have grown to the pace, and has not, was once taken for one that grows at once. The window
+    /// filled at the pace, and then nothing went for up to a quarter of a cycle, in each cycle.
+    #[test]
+    fn a_limit_that_grows_no_more_is_used_evenly(pace in 100..3_000_u64, percent in 50..100_u64) {
+        let policy = member_policy(Duration::from_secs(10));
+        let limit = pace * percent / 100;
+        let mut gates = member(&policy, limit, pace);
+        let mut now = at(1_000_000);
+        let growth = Growth { to: pace, until: now };
+        gates.set_part(now, &policy, GroupPart { growth, ..part(limit, pace) });
+        let most = policy.cycle * 2 / limit as u32 + slice_width(policy.window_length());
+        let (mut last, end) = (now, now + policy.cycle * 3);
+        while now < end {
+            if admit(&mut gates, now) > 0 {
+                last = now;
+            }
+            now = gates.open_at(now).min(now + Duration::from_millis(50));
             prop_assert!(now.since(last) <= most, "{:?} without an admission, at most {most:?}", now.since(last));
         }
     }

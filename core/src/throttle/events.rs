@@ -110,10 +110,14 @@ impl Throttle {
         self.scheduler.gates.begin_window(&self.scheduler.policy);
     }
 
-    /// Adds admissions of before to the window of the scheduler, which a hold of the group bounds.
-    pub fn charge_window(&mut self, now: Time, at: Time, count: u64) {
+    /// Adds admissions that others made, at `at`, to the windows of this throttle: they count against its hold.
+    pub fn charge_earlier(&mut self, now: Time, at: Time, count: u64) {
         let now = self.not_before(now);
         self.scheduler.gates.charge_earlier(now, at, count);
+        if let Some(window) = &mut self.shadow {
+            // It is the window once the mode of shadow ends.
+            window.add_at(now, at, count);
+        }
     }
 
     /// Removes the delayed records of shadow mode, which were all admitted long ago.

@@ -140,7 +140,7 @@ fn a_client_goes_on_where_it_lost_a_partition() {
                 until: Time::NEVER,
                 admitted: u64::MAX,
                 pace: 300,
-                grows_until: begin,
+                growth: Growth::NONE,
                 rejects: true,
             },
         );

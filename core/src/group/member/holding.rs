@@ -23,8 +23,8 @@ struct Gift {
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     hold: u64,
-    /// Admissions that earlier lives and other seats may still have made after their last states: they count for a
-    /// cycle from a moment to come on, and until then, too.
+    /// Admissions that earlier lives and other seats may have made after their last states: they count until a moment
+    /// to come, and for a cycle after it.
     later: Charged,
     out: Vec<Gift>,
     /// The last move of each giver that was applied.
@@ -72,11 +72,18 @@ impl Holding {
         &self.seen
     }
 
-    /// Charges admissions that count against the hold: to the window of `admissions`, as soon as that may contain them.
-    pub(super) fn charge(&mut self, now: Time, charged: Charged, admissions: &mut impl Admissions) {
+    /// Charges admissions that count against the hold: to the window of `admissions`, unless their moment is to come.
+    pub(super) fn charge(&mut self, now: Time, mut charged: Charged, admissions: &mut impl Admissions) {
+        charged.take_until(now).into_iter().for_each(|(at, count)| admissions.charge(now, at, count));
         charged.iter().for_each(|(at, count)| self.later.add(at, count));
+    }
+
+    /// Charges the admissions whose moment has come. There are no more of them than the hold has room for: those in the
+    /// window were there before them.
+    pub(super) fn release(&mut self, now: Time, admissions: &mut impl Admissions) {
         for (at, count) in self.later.take_until(now) {
-            admissions.charge(now, at, count);
+            let room = self.hold.saturating_sub(admissions.count(now));
+            admissions.charge(now, at, count.min(room));
         }
     }
 

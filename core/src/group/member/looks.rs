@@ -6,14 +6,14 @@ use std::{sync::Arc, time::Duration};
 use super::holding::Before;
 use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening, Told};
 use crate::allocator::Part;
-use crate::group::Clocks;
 use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
 use crate::group::state::{Loads, Progress, SeatLoads, State, StateKind};
 use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
+use crate::group::{Clocks, GroupParams};
 use crate::policy::Mode;
-use crate::scheduler::least_limit;
+use crate::scheduler::{Growth, least_limit};
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
 /// The time after which records that can't be split go to another member.
@@ -51,6 +51,8 @@ pub(super) struct Targets {
     split: Option<(Basis, Vec<u64>)>,
     /// The time since which the hold has been below the target.
     short_since: Option<Time>,
+    /// The last time since then at which the target rose, and what it rose to.
+    rise: Option<(Time, u64)>,
 }
 
 /// The inputs of a split: the numbers of changes of what is too long to compare.
@@ -76,6 +78,7 @@ impl Targets {
             own_changes: 0,
             split: None,
             short_since: None,
+            rise: None,
         }
     }
 
@@ -90,7 +93,7 @@ impl Targets {
     }
 
     pub fn forget_shortage(&mut self) {
-        self.short_since = None;
+        (self.short_since, self.rise) = (None, None);
     }
 
     /// Returns whether the member has its target, or has been below it for long.
@@ -98,10 +101,11 @@ impl Targets {
         self.short_since.is_none_or(|since| now >= since + Duration::from_secs(1))
     }
 
-    /// The time at which the hold will have grown to the target: the windows of other members, which were full when the
-    /// target rose, are empty then.
-    pub fn met_at(&self, window: Duration) -> Time {
-        self.short_since.map_or(Time::ZERO, |since| since + window)
+    /// The growth of the limit to the target, beside the admissions that are charged later: the windows of other
+    /// members, which were full when the target rose, are empty a window later.
+    pub fn growth(&self, params: &GroupParams, later: u64) -> Growth {
+        let to = self.target.saturating_sub(later);
+        self.rise.map_or(Growth::NONE, |(since, _)| Growth { to, until: since + params.window() })
     }
 
     pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
@@ -201,6 +205,9 @@ impl Member {
         split.targets = basis.live.iter().cloned().zip(targets).collect();
         let is_short = self.holding.hold() < split.target;
         split.short_since = is_short.then(|| split.short_since.unwrap_or(now.slow));
+        // A target that only trembles does not rise.
+        let rose = split.rise.is_none_or(|(_, to)| split.target > to + capacity / 64);
+        split.rise = is_short.then(|| if rose { (now.slow, split.target) } else { split.rise.unwrap_or_default() });
     }
 
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
@@ -208,7 +215,7 @@ impl Member {
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
         calls: &mut Vec<LogCall>,
     ) {
-        self.holding.charge(now.slow, Charged::default(), admissions);
+        self.holding.release(now.slow, admissions);
         let later = self.holding.later();
         let used = admissions.count(now.slow).saturating_add(later);
         let burn = self.find_burn(used);
@@ -386,7 +393,7 @@ impl Member {
 
     // ## Writing
 
-    /// The admissions that count against the hold: those of this life, and those that are charged beside them.
+    /// The admissions that count against the hold: those in the window, and those that come into it later.
     fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
         let mut charged = self.holding.charged_later().clone();
         admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
