@@ -213,6 +213,14 @@ impl Gates {
         self.window.add_counted(now, 1)
     }
 
+    /// The number of admissions in the window that ends now. In a group it may contain some that a crashed member was
+    /// free to make, beside all others: there are never more than the limit.
+    pub(crate) fn count(&mut self, now: Time, policy: &Policy) -> u64 {
+        let is_bounded = policy.scope == Scope::Group && self.has_limit(now);
+        let most = if is_bounded { self.limit } else { u64::MAX };
+        self.window.count(now).min(most)
+    }
+
     /// Charges admissions to the window that others made, at an earlier moment.
     pub(crate) fn charge_earlier(&mut self, now: Time, at: Time, count: u64) {
         self.window.add_at(now, at, count);

@@ -50,8 +50,11 @@ impl Throttle {
     /// may count up to half a percent of a cycle too much, never too little.
     pub fn window_admitted(&mut self, now: Time) -> (u64, u64) {
         let now = self.not_before(now);
-        let window = self.shadow.as_mut().unwrap_or(&mut self.scheduler.gates.window);
-        (window.count(now), self.totals.window_max)
+        let count = match &mut self.shadow {
+            Some(window) => window.count(now),
+            None => self.scheduler.gates.count(now, &self.scheduler.policy),
+        };
+        (count, self.totals.window_max)
     }
 
     /// The number of records in the window of the scheduler, which the limit of a group bounds.

@@ -78,13 +78,9 @@ impl Holding {
         charged.iter().for_each(|(at, count)| self.later.add(at, count));
     }
 
-    /// Charges the admissions whose moment has come. There are no more of them than the hold has room for: those in the
-    /// window were there before them.
+    /// Charges the admissions whose moment has come.
     pub(super) fn release(&mut self, now: Time, admissions: &mut impl Admissions) {
-        for (at, count) in self.later.take_until(now) {
-            let room = self.hold.saturating_sub(admissions.count(now));
-            admissions.charge(now, at, count.min(room));
-        }
+        self.later.take_until(now).into_iter().for_each(|(at, count)| admissions.charge(now, at, count));
     }
 
     /// The charged admissions that are in no window yet.
