@@ -54,12 +54,8 @@ use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler};
 use crate::{delays::Histogram, policy::Policy, slot::Slots, units::Time, window::SlidingCount};
 
 pub use crate::ledger::{PartitionView, PauseReason};
-pub use crate::{
-    reason::Rejection,
-    scheduler::Cause,
-    scheduler::{GroupPart, Growth, OpenRoom},
-    slot::Slot,
-};
+pub use crate::scheduler::{Cause, GroupPart, Growth, OpenRoom};
+pub use crate::{reason::Rejection, slot::Slot};
 pub use messages::{Action, Arrival, Sender, Verdict};
 
 /// One service's state machine.

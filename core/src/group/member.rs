@@ -311,13 +311,10 @@ impl Member {
             }
             last => {
                 self.vacate(admissions);
-                self.holding = match &last {
-                    Some(seat) => Holding::inherited(&seat.state, seat.read),
-                    None => Holding::vacant(self.first_move()),
-                };
+                self.holding = Holding::vacant(self.first_move());
                 if let Some(seat) = &last {
-                    let charged = self.charged_of(now, seat, seat.state.hold);
-                    self.holding.charge(now.slow, charged, admissions);
+                    self.holding = Holding::inherited(&seat.state, seat.read);
+                    self.holding.charge(now.slow, self.charged_of(now, seat, seat.state.hold), admissions);
                 }
             }
         }
@@ -389,12 +386,13 @@ impl Member {
         };
         let left = (allowance.made + allowance.time).since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
+        let later = self.holding.later().sum();
         GroupPart {
-            limit: self.holding.hold().saturating_sub(self.holding.later()),
+            limit: self.holding.hold().saturating_sub(later),
             until,
             admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
             pace: self.split.target,
-            growth: self.split.growth(&self.params, self.holding.later()),
+            growth: self.split.growth(&self.params, later),
             rejects: self.split.is_met(now.slow),
         }
     }

@@ -84,13 +84,8 @@ impl Holding {
     }
 
     /// The charged admissions that are in no window yet.
-    pub(super) fn charged_later(&self) -> &Charged {
+    pub(super) fn later(&self) -> &Charged {
         &self.later
-    }
-
-    /// The number of charged admissions that are in no window yet.
-    pub(super) fn later(&self) -> u64 {
-        self.later.sum()
     }
 
     /// The number of open moves.

@@ -216,7 +216,7 @@ impl Member {
         calls: &mut Vec<LogCall>,
     ) {
         self.holding.release(now.slow, admissions);
-        let later = self.holding.later();
+        let later = self.holding.later().sum();
         let used = admissions.count(now.slow).saturating_add(later);
         let burn = self.find_burn(used);
         let keeps = match self.params.mode {
@@ -395,7 +395,7 @@ impl Member {
 
     /// The admissions that count against the hold: those in the window, and those that come into it later.
     fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
-        let mut charged = self.holding.charged_later().clone();
+        let mut charged = self.holding.later().clone();
         admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
         charged
     }
