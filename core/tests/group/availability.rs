@@ -246,8 +246,8 @@ fn an_outage_of_the_control_topic_delays_only() {
                     let (admitted, most) = outage(mode, cycle, load, seconds, seed);
                     (after, possible) = (after + admitted, possible + most);
                 }
-                // It is 0.92 or more.
-                assert!(after as f64 >= 0.91 * possible, "{after} of {possible} records after the outage");
+                let least = if mode == Mode::Reject { 0.91 } else { 0.93 };
+                assert!(after as f64 >= least * possible, "{after} of {possible} records after the outage");
             }
         }
     }
