@@ -154,11 +154,11 @@ impl<'c> Record<'c> {
     pub fn contents(&self) -> Option<Contents<'_>> {
         let headers = match &self.body {
             Body::Fetched(message) => {
-                let list = ffi::headers_of(message).ok()?;
-                if list.is_some_and(|list| ffi::header_count(list) > MAX_HEADERS) {
+                let headers = Headers::of_list(ffi::headers_of(message).ok()?);
+                if matches!(headers.0, Stored::Native { end, .. } if end > MAX_HEADERS) {
                     return None;
                 }
-                Headers::of_list(list)
+                headers
             }
             Body::Held(packed) | Body::Stub(packed) => {
                 let mut pairs = packed.pairs();
@@ -235,7 +235,7 @@ pub struct Headers<'r>(Stored<'r>);
 
 #[derive(Clone, Copy)]
 enum Stored<'r> {
-    Native { list: &'r BorrowedHeaders, next: usize },
+    Native { list: &'r BorrowedHeaders, next: usize, end: usize },
     Packed(Pairs<'r>),
 }
 
@@ -244,10 +244,11 @@ impl<'r> Iterator for Headers<'r> {
 
     fn next(&mut self) -> Option<RawHeader<'r>> {
         match &mut self.0 {
-            Stored::Native { list, next } => {
-                let header = ffi::header_at(list, *next)?;
-                *next += 1;
-                Some(header)
+            Stored::Native { list, next, end } => {
+                // The end is known: a call of librdkafka that finds no header costs as much as one that does.
+                let index = *next;
+                *next = (index + 1).min(*end);
+                (index < *end).then(|| ffi::header_at(list, index)).flatten()
             }
             Stored::Packed(pairs) => pairs.next().map(|(name, value)| (name.unwrap_or_default(), value)),
         }
@@ -261,13 +262,14 @@ impl<'r> Headers<'r> {
     }
 
     fn of_list(list: Option<&'r BorrowedHeaders>) -> Headers<'r> {
-        Headers(list.map_or(Stored::Packed(Pairs::default()), |list| Stored::Native { list, next: 0 }))
+        let native = |list| Stored::Native { list, next: 0, end: ffi::header_count(list) };
+        Headers(list.map_or(Stored::Packed(Pairs::default()), native))
     }
 
     /// Returns the last header, without a look at the others if they are librdkafka's.
     pub(crate) fn last_one(self) -> Option<RawHeader<'r>> {
         match &self.0 {
-            Stored::Native { list, .. } => ffi::header_at(list, ffi::header_count(list).checked_sub(1)?),
+            Stored::Native { list, end, .. } => ffi::header_at(list, end.checked_sub(1)?),
             Stored::Packed(_) => self.last(),
         }
     }
