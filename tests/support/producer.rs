@@ -59,8 +59,13 @@ pub struct Producer(ThreadedProducer<Deliveries>);
 
 impl Producer {
     pub fn to(broker: &Broker) -> Producer {
+        Producer::lingering(broker, "5")
+    }
+
+    /// Returns a producer that waits for so many milliseconds for more records.
+    pub fn lingering(broker: &Broker, millis: &str) -> Producer {
         let mut config = broker.client();
-        config.set("enable.idempotence", "true").set("linger.ms", "5").set("compression.type", "lz4");
+        config.set("enable.idempotence", "true").set("linger.ms", millis).set("compression.type", "lz4");
         config.set("message.max.bytes", "4194304").set("partitioner", "murmur2_random");
         config.set("queue.buffering.max.messages", "200000");
         Producer(config.create_with_context(Deliveries::default()).expect("a producer"))
