@@ -98,6 +98,8 @@ pub(crate) struct Splitter {
     group_grants: Vec<Grant>,
     /// The loads of all clients, summed over the members, by number.
     totals: Vec<Load>,
+    /// The default shares of clients at the last split, by number.
+    default_shares: Vec<u64>,
     /// The number of each client with a load.
     claimants: Vec<usize>,
     claims: Vec<Claim>,
@@ -149,6 +151,11 @@ impl Splitter {
             group_name_of: |group: usize| &*input.shares.groups[group],
         };
         self.allocator.allocate(&allocation, &claims, &mut self.grants, &mut self.group_grants);
+        self.default_shares.clear();
+        self.default_shares.resize(input.clients.len(), 0);
+        for (&number, grant) in self.claimants.iter().zip(&self.grants) {
+            self.default_shares[number] = grant.default_share.floor();
+        }
         let targets = match input.params.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
@@ -220,7 +227,11 @@ impl Splitter {
                 };
             }
             let is_new = total.wants == 0 && total.demand > 0;
-            let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants) };
+            let share = self.default_shares.get(number).copied().unwrap_or(0);
+            // As within an instance: a client that clearly wants more than in the last cycle claims its share at once.
+            let returns = input.params.mode == Mode::Shape && total.demand > total.wants + share / CLEARLY;
+            let least = if returns { share } else { 0 };
+            let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants.max(least)) };
             self.claims.push(Claim { weight, wants, credit: Credit::default() });
             self.claim_groups.push(group);
         }

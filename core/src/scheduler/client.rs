@@ -244,14 +244,19 @@ impl Client {
 
     /// The claim for an allocation. The wants are the last full cycle's if it is the regular allocation of a cycle's
     /// end, else the larger of those and this cycle's so far. A client that was not there for a full cycle claims its
-    /// default share.
-    pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool) -> Claim {
+    /// default share. In mode shape, so does one that wants more than in the last cycle: fair queueing hands on what it
+    /// leaves of its share, and it would wait if the borrowers' weights fell only as its records come.
+    pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool, mode: Mode) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
         let wants = match (newcomer, at_cycle_end) {
             _ if self.held => Wants::Records(0),
             (true, _) => Wants::DefaultShare,
             (false, true) => Wants::Records(self.last_wants),
-            (false, false) => Wants::Records(self.last_wants.max(self.wants())),
+            (false, false) => {
+                let (last, now) = (self.last_wants, self.wants());
+                let least = if mode == Mode::Shape && now > last { self.share } else { 0 };
+                Wants::Records(last.max(now).max(least))
+            }
         };
         Claim { weight: self.weight.thousandths(), wants, credit: self.credit }
     }

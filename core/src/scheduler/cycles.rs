@@ -80,7 +80,7 @@ impl Cycles {
             }
             client.credit = client.grant.credit;
             claimants.push((index, client.group));
-            claims.push(client.claim(number, true));
+            claims.push(client.claim(number, true, policy.mode));
         });
         clients.groups.begin_cycle();
         self.allocate_claims(policy, clients, fair, Cause::Cycle);
@@ -126,7 +126,7 @@ impl Cycles {
         self.clear_claims();
         for (index, client) in clients.iter() {
             self.claimants.push((index, client.group));
-            self.claims.push(client.claim(self.number, cause == Cause::Cycle));
+            self.claims.push(client.claim(self.number, cause == Cause::Cycle, policy.mode));
         }
         self.allocate_claims(policy, clients, fair, cause);
     }
