@@ -245,10 +245,13 @@ impl<'r> Iterator for Headers<'r> {
     fn next(&mut self) -> Option<RawHeader<'r>> {
         match &mut self.0 {
             Stored::Native { list, next, end } => {
-                // The end is known: a call of librdkafka that finds no header costs as much as one that does.
-                let index = *next;
-                *next = (index + 1).min(*end);
-                (index < *end).then(|| ffi::header_at(list, index)).flatten()
+                // A call of librdkafka that finds no header costs as much as one that finds one.
+                if next == end {
+                    return None;
+                }
+                let header = ffi::header_at(list, *next)?;
+                *next += 1;
+                Some(header)
             }
             Stored::Packed(pairs) => pairs.next().map(|(name, value)| (name.unwrap_or_default(), value)),
         }

@@ -115,7 +115,7 @@ impl Throttle {
         let now = self.not_before(now);
         self.scheduler.gates.charge_earlier(now, at, count);
         if let Some(window) = &mut self.shadow {
-            // When shadow mode ends, this window takes the place of the scheduler's.
+            // This window replaces the scheduler's window when shadow mode ends.
             window.add_at(now, at, count);
         }
     }

@@ -170,8 +170,7 @@ fn a_lender_that_returns_in_a_campaign_hardly_waits() {
     let way = Way::Shared(Mode::Shape, Lending::Proportional);
     let outcome = simulate(&scenario("campaign"), way, None, START_MS);
     for (name, most) in [("home-loan", 0.2), ("personal-loan", 0.1)] {
-        let client = outcome.clients.iter().find(|client| client.name == name).expect("a client of the scenario");
-        let p99 = client.delay_seconds.p99.expect("admitted records");
+        let p99 = super::p99(&outcome, name);
         assert!(p99 <= most, "{name}: p99 {p99} s");
     }
 }
