@@ -124,6 +124,7 @@ fn cases() -> Vec<Case> {
         wrong("a capacity above its fence").replace("capacity = 2000", "capacity = 20000\ncapacity_max = 4000").at("capacity = 20000").key("service[0].capacity").says(&["is 20000, above capacity_max (4000)", "4000 or less"]),
         wrong("a capacity below its fence").replace("capacity = 2000", "capacity = 200\ncapacity_min = 1000").at("capacity = 200").key("service[0].capacity").says(&["is 200, below capacity_min (1000)", "1000 or more"]),
         wrong("a fence without room").under(service, "capacity_min = 2000\ncapacity_max = 1999").at("capacity_min = 2000").key("service[0].capacity_min").says(&["is 2000, above capacity_max (1999)", "1999 or less"]),
+        wrong("a capacity of rules above the fence").under(service, "capacity_max = 4000\nrules_max_capacity = 40000").at("rules_max_capacity = 40000").key("service[0].rules_max_capacity").says(&["is 40000, above capacity_max (4000)", "4000 or less"]),
         wrong("a ceiling above the fence").under(service, "capacity_max = 4000").under(shape, "[service.pace]\nceiling = 5000\ngroup = \"a\"").at("ceiling = 5000").key("service[0].pace.ceiling").says(&["is 5000, above capacity_max (4000)"]),
         wrong("duration without unit").replace("cycle = \"10s\"", "cycle = \"10\"").key("service[0].cycle").says(&["time unit needed", "100ms to 1day"]),
         wrong("duration as number").replace("cycle = \"10s\"", "cycle = 10").key("service[0].cycle").says(&["is 10", "a duration with its unit"]),

@@ -172,10 +172,10 @@ pub fn sender_of<'r>(
     match identify(&service.group_from, record, source, schemas) {
         Identity::Client(group) if group.contains('/') => NamedSender::Anonymous(AnonymousReason::SlashInGroup),
         Identity::Client(group) => NamedSender::InGroup { group, client },
-        Identity::Anonymous(AnonymousReason::Missing) if client.contains('/') => {
-            NamedSender::Anonymous(AnonymousReason::SlashInClient)
-        }
-        Identity::Anonymous(AnonymousReason::Missing) => NamedSender::Client(client),
+        Identity::Anonymous(AnonymousReason::Missing | AnonymousReason::NotJson) => match client.contains('/') {
+            true => NamedSender::Anonymous(AnonymousReason::SlashInClient),
+            false => NamedSender::Client(client),
+        },
         Identity::Anonymous(why) => NamedSender::Anonymous(why),
         Identity::Unknown(schema) => NamedSender::Unknown(schema),
     }

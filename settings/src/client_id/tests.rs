@@ -374,3 +374,37 @@ fn a_record_waits_for_an_unknown_schema_only_if_no_earlier_place_names_its_clien
     assert_eq!(of(&[], b"\x01\xff"), "Anonymous(NotUtf8)");
     assert_eq!(of(&[], b"{}"), "by-topic");
 }
+
+/// The bug: a value that was not JSON made the record anonymous, where one without the key was the client's alone.
+#[test]
+fn a_record_that_names_no_group_is_of_its_client() {
+    let text = r#"[[service]]
+name = "kyc"
+target = "kyc.requests"
+dead_letter = "kyc.dead-letter"
+capacity = 2000
+group_from = ["json:/group"]
+source = [{ topic = "loans" }]
+"#;
+    let rules = crate::config::PropertyRules { version: || "0".to_owned(), check: |_, _| Ok(()), clients: |_| Ok(()) };
+    let config = crate::config::Config::parse(text, std::path::Path::new("w.toml"), [], rules).expect("no errors");
+    let service = &config.settings.services[0];
+    let cases = [
+        ("loans", r#"{"group":"web"}"#, Some((Some("web"), "loans"))),
+        ("loans", r#"{"other":"web"}"#, Some((None, "loans"))),
+        ("loans", "no JSON", Some((None, "loans"))),
+        ("loans", r#"{"group":"a/b"}"#, None),
+        ("a/b", "no JSON", None),
+    ];
+    for (client, value, expected) in cases {
+        let (record, source) = (Sample { value: Some(value.as_bytes()), ..Sample::default() }, source(Some(client)));
+        let found = match sender_of(service, &record, &source, &NoSchemas) {
+            NamedSender::Client(client) => Some((None, client.into_owned())),
+            NamedSender::InGroup { group, client } => Some((Some(group.into_owned()), client.into_owned())),
+            NamedSender::Anonymous(_) => None,
+            other => panic!("{other:?}"),
+        };
+        let found = found.as_ref().map(|(group, client)| (group.as_deref(), &**client));
+        assert_eq!(found, expected, "{client} {value}");
+    }
+}

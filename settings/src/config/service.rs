@@ -150,14 +150,16 @@ fn check_fence(section: &Section<'_>) {
         return;
     }
     let pace = section.table("pace");
-    let written = [(section, "capacity"), (&pace, "floor"), (&pace, "ceiling")].map(|(section, key)| {
+    let keys = [(section, "capacity"), (&pace, "floor"), (&pace, "ceiling"), (section, "rules_max_capacity")];
+    let written = keys.map(|(section, key)| {
         section.is_set(key).then(|| value(section, key)).flatten().map(|value| (section, key, value))
     });
     for (section, key, value) in written.into_iter().flatten() {
         if let Some(most) = most.filter(|most| value > *most) {
             section.refuse(key, format!("is {value}, above capacity_max ({most})"), format!("{most} or less"));
         }
-        if let Some(least) = least.filter(|least| value < *least) {
+        // capacity_min does not bind rules.
+        if let Some(least) = least.filter(|least| value < *least && key != "rules_max_capacity") {
             section.refuse(key, format!("is {value}, below capacity_min ({least})"), format!("{least} or more"));
         }
     }

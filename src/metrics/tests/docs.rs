@@ -93,7 +93,9 @@ records of no client, and clients that lost their label. |
         let metric = TABLE.iter().find(|metric| metric.name == format!("watermaster_{name}")).unwrap();
         push_values(page, label, of, metric.values.iter().find(|(name, _)| *name == label).unwrap().1);
     }
-    push_values(page, "result", "a change of a rule", &CHANGE_RESULTS);
+    push_values(page, "verb", "a change of a rule", &["put", "delete", "read"]);
+    let results: Vec<&str> = CHANGE_RESULTS.into_iter().chain(["unreadable"]).collect();
+    push_values(page, "result", "a change of a rule", &results);
 }
 
 fn push_values(page: &mut String, label: &str, of: &str, values: &[&str]) {
