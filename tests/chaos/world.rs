@@ -243,8 +243,19 @@ impl World {
         let moved = (asked.elapsed().as_millis() as u64 + MAX_SNAPSHOT_AGE_MS) as f64 / self.plan.cycle_ms as f64;
         let allowed = self.plan.capacity as f64 * (1.0 + moved);
         if sum > allowed {
-            self.journal
-                .anomaly("promise", format!("{sum} records in the windows of all instances, {allowed} allowed"));
+            // A member without a hold admits nothing, whatever its window holds.
+            let of = |metrics: &Metrics| {
+                let [window, hold] = ["window_admitted", "group_hold"].map(|name| format!("watermaster_{name}_units"));
+                (metrics.sum(&window, &[]), metrics.sum(&hold, &[]))
+            };
+            let parts: Vec<_> = metrics.iter().map(|(slot, metrics)| (slot, of(metrics))).collect();
+            self.journal.anomaly(
+                "promise",
+                format!(
+                    "{sum} records in the windows of all instances, {allowed} allowed; (instance, (window, hold)): \
+                     {parts:?}"
+                ),
+            );
         }
     }
 

@@ -144,8 +144,11 @@ impl EndpointError {
 }
 
 fn advice(error: &ureq::Error) -> &'static str {
-    let is_untrusted = error.to_string().contains("certificate verify failed");
-    if is_untrusted { ": --cacert names the certificates to trust" } else { "" }
+    match error {
+        ureq::Error::Io(why) if why.kind() == io::ErrorKind::ConnectionRefused => ": --url names another address",
+        _ if error.to_string().contains("certificate verify failed") => ": --cacert names the certificates to trust",
+        _ => "",
+    }
 }
 
 /// The status of an answer, and its text.

@@ -156,9 +156,21 @@ pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Out
     let said = former.log_contains("two instances");
     drop(former);
     let ended = now_ms();
-    let back = wait_ready(world, slot);
+    // If they took the id from each other at the same moments, both have stopped, and one is started again.
+    let mut have_both_stopped = false;
+    let back = world.wait(READY_TIMEOUT, || {
+        if let Some(status) = world.fleet.ended(slot) {
+            have_both_stopped = world.fleet.log_contains(slot, "two instances");
+            if !have_both_stopped {
+                world.journal.anomaly("died", format!("instance {slot} ended by itself ({status})"));
+            }
+            world.fleet.start(slot);
+        }
+        world.fleet.is_ready(slot)
+    });
     let code = stopped.and_then(|status| status.code());
-    let effect = format!("the first process ended with {code:?}, reason logged {said}, the second one is ready {back}");
+    let second = if have_both_stopped { "stopped, too, and its successor" } else { "the second one" };
+    let effect = format!("the first process ended with {code:?}, reason logged {said}; {second} is ready {back}");
     let effect = Effect::when(code == Some(70) && said && back, effect);
     Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }
