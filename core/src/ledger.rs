@@ -8,7 +8,7 @@ mod partition;
 mod pauses;
 mod rejections;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::offset_map::{self, AdmissionSlice, OffsetMap, TooLarge};
 use crate::policy::{Overflow, Policy};
@@ -84,10 +84,16 @@ impl Ledger {
         }
         let partition = &mut self.partitions[number as usize];
         partition.assign(base, map, high);
+        // Slices that fall into one slice here, of a shorter cycle or by a clock that was ahead, count together.
+        let mut slices = BTreeMap::<Time, u64>::new();
         for slice in &map.admitted {
             let end_ms = slice.end_ms.saturating_sub(self.wall_ahead_ms);
             let end = Time::from_nanos(u64::try_from(end_ms).unwrap_or(0).saturating_mul(NANOS_PER_MILLI));
-            if let Some((when, missing)) = partition.recent_admissions.inherit(now, end, slice.admitted) {
+            let sum = slices.entry(partition.recent_admissions.end_of_slice(now, end)).or_default();
+            *sum = sum.saturating_add(slice.admitted);
+        }
+        for (end, admitted) in slices {
+            if let Some((when, missing)) = partition.recent_admissions.inherit(now, end, admitted) {
                 inherited(when, missing);
             }
         }

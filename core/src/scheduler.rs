@@ -435,7 +435,8 @@ impl Scheduler {
                     let retry = if index == turn { Time::NEVER } else { now + self.policy.commit_interval };
                     self.block(turn, OverLimit { until: limit.until.min(retry), ..limit });
                 } else {
-                    self.backlog.first_after = limit.until;
+                    // The limit or hold may end earlier, with its rule.
+                    self.backlog.first_after = limit.until.min(now + self.policy.commit_interval);
                 }
                 return ClientTurn::Blocked;
             }

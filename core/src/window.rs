@@ -198,12 +198,21 @@ impl SlidingCount {
         Time::from_nanos(slice * self.width + self.cycle)
     }
 
+    /// The end of the slice in which a former owner's slice that ends at `end` counts. One from the future counts as now.
+    pub fn end_of_slice(&self, now: Time, end: Time) -> Time {
+        Time::from_nanos((self.inherited_slice(now, end) + 1).saturating_mul(self.width))
+    }
+
+    fn inherited_slice(&self, now: Time, end: Time) -> u64 {
+        self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now))
+    }
+
     /// Adds admissions of a former owner: `n` in the slice that ends at `end`, less those that the slice holds
-    /// already. A slice from the future counts as now. Returns the time from which on the added records count, and
-    /// their number.
+    /// already, so all that count in one slice have to come together: see [`end_of_slice`](SlidingCount::end_of_slice).
+    /// Returns the time from which on the added records count, and their number.
     pub fn inherit(&mut self, now: Time, end: Time, n: u64) -> Option<(Time, u64)> {
         self.expire(now);
-        let slice = self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now));
+        let slice = self.inherited_slice(now, end);
         if slice < self.oldest {
             return None;
         }

@@ -1,10 +1,13 @@
 //! A clock that goes back, or that is read once for many calls: the guarantee still holds.
 
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, prop_oneof};
-use watermaster_core::offset_map::{MapBudget, OffsetMap};
+use watermaster_core::offset_map::{AdmissionSlice, MapBudget, OffsetMap};
+use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
-use watermaster_core::{policy::Policy, units::Time};
+use watermaster_core::units::Time;
 
 use crate::case::{Class, name, policies};
 use crate::{check, sim::START};
@@ -100,4 +103,29 @@ fn clock_steps_keep_the_window((policy, calls): (Policy, Vec<Call>)) {
 #[test]
 fn a_clock_that_goes_back_keeps_the_window() {
     check("clock", cases, clock_steps_keep_the_window);
+}
+
+/// The bug: of the former owner's slices that fell into one slice of the new owner, only the largest counted. So an
+/// owner whose clock was 0.6 s behind, or whose cycle was six times as long, admitted nearly the whole capacity again.
+#[test]
+fn all_slices_of_a_former_owner_count_although_they_are_one_here() {
+    const CAPACITY: u64 = 1_000;
+    let second = Duration::from_secs(1);
+    // 1 000 admissions in the last half second before the stop, in slices of 50 ms, by a clock that may be ahead.
+    let slices = |stop: i64| (0..10).map(move |slice| AdmissionSlice { end_ms: stop - 50 * slice, admitted: 100 });
+    for (ahead_ms, cycle) in [(0, second * 10), (600, second * 10), (3_600_000, second * 10), (0, second * 60)] {
+        let policy = Policy { mode: Mode::Reject, ..Policy::new(CAPACITY, cycle) };
+        let mut throttle = Throttle::new(policy, START);
+        let start_ms = i64::try_from(START.as_nanos() / 1_000_000).expect("a time of this age");
+        let mut admitted: Vec<AdmissionSlice> = slices(start_ms + ahead_ms).collect();
+        admitted.reverse();
+        let map = OffsetMap { admitted, ..OffsetMap::default() };
+        throttle.handle_assigned(START, 0, 0, &map, 0);
+        let more = (0..2 * CAPACITY as i64).filter(|&offset| {
+            let sender = Sender::Client(&name(0));
+            let arrival = Arrival { partition: 0, offset, bytes: 1, sender, written_ms: None };
+            matches!(throttle.handle_record(START, &arrival), Verdict::Admit(_))
+        });
+        assert_eq!(more.count(), 0, "{ahead_ms} ms ahead, cycle {cycle:?}");
+    }
 }
