@@ -99,6 +99,12 @@ fn one_run(
         (plan.cycle_ms, plan.commit_interval_ms) = (10_000, 100);
         (plan.capacity, plan.append_time) = (plan.rate * plan.cycle_ms / 1000, true);
     }
+    if planted == Some(Fault::UnfencedGroupMetadata) {
+        // The others take all of the capacity from a member of a group that stands still, so that it has nothing to
+        // commit when it goes on.
+        plan.grouped = false;
+        plan.capacity = (plan.capacity / args.instances as u64).max(1);
+    }
     eprintln!("== {name}");
     let mut world = World::start(plan, Arc::clone(site), &dir.join(&group), args.instances, planted.map(Fault::name))?;
     if planted.is_some() {

@@ -233,30 +233,34 @@ impl World {
         }
     }
 
-    /// Checks by decision times that the windows of all instances together hold at most the capacity. The instances
-    /// are asked one after the other, and each answers with a state that may be a second old, so that a part of the
-    /// capacity that moves meanwhile is seen twice.
+    /// Checks by decision times that the windows of all instances together hold at most the capacity.
+    ///
+    /// The instances are asked one after the other, and each answers with a state that may be a second old. So a part
+    /// of the capacity that moves meanwhile is seen twice: all of it, when instances that had left together come back
+    /// and claim each other's seats (5 100 records were 2 550 twice). Records above the capacity stay in the windows
+    /// for a cycle, so a second look tells. A window counts up to the hold, without which a member admits nothing.
     fn check_sum_of_windows(&self) {
+        if self.excess_in_windows().is_some() {
+            std::thread::sleep(Duration::from_millis(MAX_SNAPSHOT_AGE_MS));
+            if let Some(excess) = self.excess_in_windows() {
+                self.journal.anomaly("promise", excess);
+            }
+        }
+    }
+
+    /// Returns the sum of the windows and its parts if it is more than the capacity, and than what moved since then.
+    fn excess_in_windows(&self) -> Option<String> {
         let asked = Instant::now();
         let metrics = self.fleet.current_metrics();
-        let sum: f64 = metrics.values().map(|metrics| metrics.sum("watermaster_window_admitted_units", &[])).sum();
+        let of = |metrics: &Metrics| {
+            ["window_admitted", "group_hold"].map(|name| metrics.sum(&format!("watermaster_{name}_units"), &[]))
+        };
+        let parts: Vec<(usize, [f64; 2])> = metrics.iter().map(|(slot, metrics)| (*slot, of(metrics))).collect();
+        let sum: f64 = parts.iter().map(|(_, [window, hold])| window.min(*hold)).sum();
         let moved = (asked.elapsed().as_millis() as u64 + MAX_SNAPSHOT_AGE_MS) as f64 / self.plan.cycle_ms as f64;
         let allowed = self.plan.capacity as f64 * (1.0 + moved);
-        if sum > allowed {
-            // A member without a hold admits nothing, whatever its window holds.
-            let of = |metrics: &Metrics| {
-                let [window, hold] = ["window_admitted", "group_hold"].map(|name| format!("watermaster_{name}_units"));
-                (metrics.sum(&window, &[]), metrics.sum(&hold, &[]))
-            };
-            let parts: Vec<_> = metrics.iter().map(|(slot, metrics)| (slot, of(metrics))).collect();
-            self.journal.anomaly(
-                "promise",
-                format!(
-                    "{sum} records in the windows of all instances, {allowed} allowed; (instance, (window, hold)): \
-                     {parts:?}"
-                ),
-            );
-        }
+        let text = || format!("{sum} records in all windows, {allowed} allowed; (instance, [window, hold]): {parts:?}");
+        (sum > allowed).then(text)
     }
 
     /// Checks that no instance ever knows of more than the capacity: all holds, and all moves on their way.
