@@ -1,5 +1,6 @@
 //! A test's own Kafka broker, which the test may stop, kill and freeze.
 
+use std::hash::{BuildHasher, RandomState};
 use std::process::{Command, Stdio};
 use std::{net::TcpListener, ops::Deref, path::PathBuf, time::Duration};
 
@@ -161,11 +162,17 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// Returns `N` different ports on which no process listens now.
+/// Returns `N` different ports on which no process listens now. They are not of the range from which the system gives
+/// connections their own ports: one of these took a broker's port before the broker did.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     // All ports are held until all are known, so that they differ.
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("the listener is bound").port())
+    let mut listeners = Vec::new();
+    while listeners.len() < N {
+        let port = 12_000 + (RandomState::new().hash_one(()) % 8_000) as u16;
+        listeners.extend(TcpListener::bind(("127.0.0.1", port)));
+    }
+    let mut ports = listeners.iter().map(|listener| listener.local_addr().expect("the listener is bound").port());
+    [(); N].map(|()| ports.next().expect("as many as listeners"))
 }
 
 /// Creates a directory below that of the run, if there is one, so that `scripts/test` removes it even if this process
