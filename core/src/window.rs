@@ -198,7 +198,7 @@ impl SlidingCount {
         Time::from_nanos(slice * self.width + self.cycle)
     }
 
-    /// The end of the slice in which a former owner's slice that ends at `end` counts: for one from the future, it is now.
+    /// The end of the slice in which a former owner's slice counts that ends at `end`: for one from the future, now.
     pub fn end_of_slice(&self, now: Time, end: Time) -> Time {
         Time::from_nanos((self.inherited_slice(now, end) + 1).saturating_mul(self.width))
     }
