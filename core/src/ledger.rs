@@ -8,7 +8,7 @@ mod partition;
 mod pauses;
 mod rejections;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::offset_map::{self, AdmissionSlice, OffsetMap, TooLarge};
 use crate::policy::{Overflow, Policy};
@@ -77,26 +77,19 @@ impl Ledger {
     /// Assigns a partition with the contents of its last commit. `high` is its high watermark. Each slice of recent
     /// admissions that the partition did not know goes to `inherited`.
     pub fn assign(
-        &mut self, now: Time, number: u32, base: i64, map: &OffsetMap, high: i64, mut inherited: impl FnMut(Time, u64),
+        &mut self, now: Time, number: u32, base: i64, map: &OffsetMap, high: i64, inherited: impl FnMut(Time, u64),
     ) {
         while self.partitions.len() <= number as usize {
             self.partitions.push(Partition::unassigned(self.map_room.cycle));
         }
         let partition = &mut self.partitions[number as usize];
         partition.assign(base, map, high);
-        // Slices that fall into one slice here, of a shorter cycle or by a clock that was ahead, count together.
-        let mut slices = BTreeMap::<Time, u64>::new();
-        for slice in &map.admitted {
-            let end_ms = slice.end_ms.saturating_sub(self.wall_ahead_ms);
-            let end = Time::from_nanos(u64::try_from(end_ms).unwrap_or(0).saturating_mul(NANOS_PER_MILLI));
-            let sum = slices.entry(partition.recent_admissions.end_of_slice(now, end)).or_default();
-            *sum = sum.saturating_add(slice.admitted);
-        }
-        for (end, admitted) in slices {
-            if let Some((when, missing)) = partition.recent_admissions.inherit(now, end, admitted) {
-                inherited(when, missing);
-            }
-        }
+        let ahead_ms = self.wall_ahead_ms;
+        let slices = map.admitted.iter().map(|slice| {
+            let end_ms = u64::try_from(slice.end_ms.saturating_sub(ahead_ms)).unwrap_or(0);
+            (Time::from_nanos(end_ms.saturating_mul(NANOS_PER_MILLI)), slice.admitted)
+        });
+        partition.recent_admissions.inherit(now, slices, inherited);
     }
 
     /// Revokes a partition. Returns the slots of its records, oldest first, and those of them that were pending

@@ -8,7 +8,8 @@
 //! its last record still counted. So the times of the newest records are kept, too, and while they are all that the
 //! window holds, the count is exact.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use crate::units::{NANOS_PER_MILLI, Time, nanos};
 
@@ -198,27 +199,26 @@ impl SlidingCount {
         Time::from_nanos(slice * self.width + self.cycle)
     }
 
-    /// The end of the slice in which a former owner's slice counts that ends at `end`: for one from the future, now.
-    pub fn end_of_slice(&self, now: Time, end: Time) -> Time {
-        Time::from_nanos((self.inherited_slice(now, end) + 1).saturating_mul(self.width))
-    }
-
-    fn inherited_slice(&self, now: Time, end: Time) -> u64 {
-        self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now))
-    }
-
-    /// Adds admissions of a former owner: `n` in the slice that ends at `end`, less those that the slice holds
-    /// already, so all that count in one slice have to come together: see [`end_of_slice`](SlidingCount::end_of_slice).
-    /// Returns the time from which on the added records count, and their number.
-    pub fn inherit(&mut self, now: Time, end: Time, n: u64) -> Option<(Time, u64)> {
+    /// Adds the slices of a former owner, each with its end and its admissions, less what this window's slices
+    /// hold. A slice from the future counts as now. Slices that are one slice here, those of a shorter cycle or by a
+    /// clock that was ahead, count together. `added` is told the time from which on records count, and their number.
+    pub fn inherit(
+        &mut self, now: Time, slices: impl IntoIterator<Item = (Time, u64)>, mut added: impl FnMut(Time, u64),
+    ) {
         self.expire(now);
-        let slice = self.inherited_slice(now, end);
-        if slice < self.oldest {
-            return None;
+        let mut sums = BTreeMap::<u64, u64>::new();
+        for (end, n) in slices {
+            let slice = self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now));
+            let sum = sums.entry(slice).or_default();
+            *sum = sum.saturating_add(n);
         }
-        let missing = n.saturating_sub(*self.at(slice));
-        let added = self.add_to_slice(now, slice, missing);
-        (added > 0).then(|| (Time::from_nanos(slice * self.width), added))
+        for (slice, n) in sums.split_off(&self.oldest) {
+            let missing = n.saturating_sub(*self.at(slice));
+            let n = self.add_to_slice(now, slice, missing);
+            if n > 0 {
+                added(Time::from_nanos(slice * self.width), n);
+            }
+        }
     }
 
     /// Removes a record that was added at this moment, unless it has left the window.

@@ -112,14 +112,13 @@ fn all_slices_of_a_former_owner_count_although_they_are_one_here() {
     const CAPACITY: u64 = 1_000;
     let second = Duration::from_secs(1);
     // 1 000 admissions in the last half second before the stop, in slices of 50 ms, by a clock that may be ahead.
-    let slices = |stop: i64| (0..10).map(move |slice| AdmissionSlice { end_ms: stop - 50 * slice, admitted: 100 });
+    let slices =
+        |stop: i64| (0..10).rev().map(move |slice| AdmissionSlice { end_ms: stop - 50 * slice, admitted: 100 });
     for (ahead_ms, cycle) in [(0, second * 10), (600, second * 10), (3_600_000, second * 10), (0, second * 60)] {
         let policy = Policy { mode: Mode::Reject, ..Policy::new(CAPACITY, cycle) };
         let mut throttle = Throttle::new(policy, START);
         let start_ms = i64::try_from(START.as_nanos() / 1_000_000).expect("a time of this age");
-        let mut admitted: Vec<AdmissionSlice> = slices(start_ms + ahead_ms).collect();
-        admitted.reverse();
-        let map = OffsetMap { admitted, ..OffsetMap::default() };
+        let map = OffsetMap { admitted: slices(start_ms + ahead_ms).collect(), ..OffsetMap::default() };
         throttle.handle_assigned(START, 0, 0, &map, 0);
         let more = (0..2 * CAPACITY as i64).filter(|&offset| {
             let sender = Sender::Client(&name(0));
