@@ -24,8 +24,11 @@ const KEPT_CHANGES: usize = 1_000;
 /// The states of rules. Only rules of the file can be replaced, and only rules of run time not understood.
 pub const RULE_STATES: [&str; 6] = ["in_force", "not_yet", "expired", "disabled", "replaced", "not_understood"];
 
-/// The results that changes are counted by.
+/// The verbs and results that changes are counted by.
+pub const CHANGE_VERBS: [&str; 2] = ["put", "delete"];
 pub const CHANGE_RESULTS: [&str; 4] = ["in_force", "refused", "not_sent", "unknown"];
+/// The verb and the result of a record that can't be read.
+pub const UNREADABLE: (&str, &str) = ("read", "unreadable");
 
 /// One rule of run time.
 #[derive(Debug, Clone)]

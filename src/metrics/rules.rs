@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use watermaster_settings::Service;
 
 use super::text::Samples;
-use crate::rules::{CHANGE_RESULTS, KnownRules, RULE_STATES, RulesCell};
+use crate::rules::{CHANGE_RESULTS, CHANGE_VERBS, KnownRules, RULE_STATES, RulesCell, UNREADABLE};
 
 /// Numbers by two labels.
 type Numbers = BTreeMap<(&'static str, &'static str), u64>;
@@ -46,8 +46,8 @@ impl RulesFigures {
         for rule in known.rules.values() {
             *figures.rules.entry(("run_time", rule.state(now_ms))).or_default() += 1;
         }
-        let none = ["put", "delete"].into_iter().flat_map(|verb| CHANGE_RESULTS.map(|result| ((verb, result), 0)));
-        figures.changes = none.chain([(("read", "unreadable"), 0)]).collect();
+        let none = CHANGE_VERBS.into_iter().flat_map(|verb| CHANGE_RESULTS.map(|result| ((verb, result), 0)));
+        figures.changes = none.chain([(UNREADABLE, 0)]).collect();
         figures.changes.extend(&known.counts);
         figures.position = known.read_at.map(|_| (known.read_offset, known.checksum()));
         figures.behind = known.age();

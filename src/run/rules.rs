@@ -21,7 +21,7 @@ use watermaster_settings::config::rule_of_json;
 use watermaster_settings::{Kafka, Service};
 
 use crate::clock::{self, Clock};
-use crate::rules::{KnownRule, LogState, NotUnderstood, RuleRequest, RulesOrder, WriteAnswer};
+use crate::rules::{KnownRule, LogState, NotUnderstood, RuleRequest, RulesOrder, UNREADABLE, WriteAnswer};
 use crate::services::{Change, ServiceHandle};
 
 /// The longest wait for a record, in which an order waits, too.
@@ -172,7 +172,7 @@ impl Follower<'_> {
             }
             LogAction::Unreadable { offset, reason } => {
                 warn!(service, offset, "a record of the rules is skipped: {reason}");
-                self.count("read", "unreadable");
+                self.count(UNREADABLE.0, UNREADABLE.1);
             }
             LogAction::Done(ticket, outcome) => {
                 let Some((answer, verb)) = self.waiting.remove(&ticket) else { return };

@@ -150,16 +150,20 @@ fn check_fence(section: &Section<'_>) {
         return;
     }
     let pace = section.table("pace");
-    let keys = [(section, "capacity"), (&pace, "floor"), (&pace, "ceiling"), (section, "rules_max_capacity")];
-    let written = keys.map(|(section, key)| {
-        section.is_set(key).then(|| value(section, key)).flatten().map(|value| (section, key, value))
-    });
-    for (section, key, value) in written.into_iter().flatten() {
+    let written = |section: &Section<'_>, key| section.is_set(key).then(|| value(section, key)).flatten();
+    // capacity_min does not bind rules.
+    let keys = [
+        (section, "capacity", least),
+        (&pace, "floor", least),
+        (&pace, "ceiling", least),
+        (section, "rules_max_capacity", None),
+    ];
+    for (section, key, least) in keys {
+        let Some(value) = written(section, key) else { continue };
         if let Some(most) = most.filter(|most| value > *most) {
             section.refuse(key, format!("is {value}, above capacity_max ({most})"), format!("{most} or less"));
         }
-        // capacity_min does not bind rules.
-        if let Some(least) = least.filter(|least| value < *least && key != "rules_max_capacity") {
+        if let Some(least) = least.filter(|least| value < *least) {
             section.refuse(key, format!("is {value}, below capacity_min ({least})"), format!("{least} or more"));
         }
     }

@@ -3,7 +3,7 @@
 use std::{fmt::Write, path::Path};
 
 use crate::metrics::table::{Metric, TABLE, Unit};
-use crate::rules::CHANGE_RESULTS;
+use crate::rules::{CHANGE_RESULTS, CHANGE_VERBS, UNREADABLE};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 
 const HEAD: &str = "\
@@ -93,9 +93,8 @@ records of no client, and clients that lost their label. |
         let metric = TABLE.iter().find(|metric| metric.name == format!("watermaster_{name}")).unwrap();
         push_values(page, label, of, metric.values.iter().find(|(name, _)| *name == label).unwrap().1);
     }
-    push_values(page, "verb", "a change of a rule", &["put", "delete", "read"]);
-    let results: Vec<&str> = CHANGE_RESULTS.into_iter().chain(["unreadable"]).collect();
-    push_values(page, "result", "a change of a rule", &results);
+    push_values(page, "verb", "a change of a rule", &[&CHANGE_VERBS[..], &[UNREADABLE.0]].concat());
+    push_values(page, "result", "a change of a rule", &[&CHANGE_RESULTS[..], &[UNREADABLE.1]].concat());
 }
 
 fn push_values(page: &mut String, label: &str, of: &str, values: &[&str]) {
