@@ -1,6 +1,7 @@
 //! The parts of one run: topics, cluster, proxies, instances, generator, oracle, and the watch over the instances.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
@@ -225,12 +226,17 @@ impl World {
                     continue;
                 }
                 if let Some(status) = self.fleet.ended(slot) {
-                    let log = self.fleet.log_tail(slot, 6);
-                    self.journal.anomaly("died", format!("instance {slot} ended by itself ({status}):\n{log}"));
+                    self.note_death(slot, status);
                     self.fleet.start(slot);
                 }
             }
         }
+    }
+
+    /// Notes the anomaly of an instance that ended by itself.
+    pub fn note_death(&self, slot: usize, status: ExitStatus) {
+        let log = self.fleet.log_tail(slot, 6);
+        self.journal.anomaly("died", format!("instance {slot} ended by itself ({status}):\n{log}"));
     }
 
     /// Checks by decision times that the windows of all instances together hold at most the capacity.

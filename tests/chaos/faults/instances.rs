@@ -162,7 +162,7 @@ pub fn same_id_twice(world: &World, random: &mut Random, _: &'static str) -> Out
         if let Some(status) = world.fleet.ended(slot) {
             have_both_stopped = world.fleet.log_contains(slot, "two instances");
             if !have_both_stopped {
-                world.journal.anomaly("died", format!("instance {slot} ended by itself ({status})"));
+                world.note_death(slot, status);
             }
             world.fleet.start(slot);
         }
