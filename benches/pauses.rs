@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell, Unread};
 use watermaster_core::offset_map::OffsetMap;
-use watermaster_core::policy::{Lending, Mode, Overflow, Policy};
+use watermaster_core::policy::{GroupPolicy, Lending, Mode, Overflow, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
-use watermaster_core::units::{Ratio, Time};
+use watermaster_core::units::{Ratio, Time, Weight};
 use workload::{CYCLE, policy};
 
 const RECORD_BYTES: u32 = 256;
@@ -30,7 +30,11 @@ fn main() {
         for (name, lending) in
             [("end of cycle, proportional", Lending::Proportional), ("end of cycle, max_min", Lending::MaxMin)]
         {
-            cycle_ends(name, lending, clients);
+            cycle_ends(name, clients, Policy { lending, ..policy(Mode::Shape, UNLIMITED, clients) });
+        }
+        for (name, groups) in [("… in 1 000 groups", 1_000), ("… in 10 000 groups", 10_000), ("… all unlisted", 1)]
+        {
+            cycle_ends(name, clients, grouped(policy(Mode::Shape, UNLIMITED, clients), groups));
         }
         snapshots(clients);
         evictions("eviction, shadow mode", clients, false, |random, _| random);
@@ -52,9 +56,14 @@ struct Service {
 impl Service {
     fn empty(policy: Policy, clients: usize) -> Service {
         let now = Time::from_nanos(1_700_000_000_000_000_000);
+        let groups = if policy.names_groups { policy.groups.len() } else { 0 };
         let mut throttle = Throttle::new(policy, now);
         throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
-        let names = (0..clients).map(|client| format!("client-{client:08}")).collect();
+        let name = |client| match groups {
+            0 => format!("client-{client:08}"),
+            groups => format!("{}/client-{client:08}", group_name(client % groups)),
+        };
+        let names = (0..clients).map(name).collect();
         Service { throttle, names, now, offset: 0, random: 1 }
     }
 
@@ -110,15 +119,30 @@ fn new_clients(clients: usize) {
     print("first record of a client", clients, took);
 }
 
+/// Adds groups that records name. With one group the names of clients have none, so that all clients are unlisted.
+fn grouped(policy: Policy, groups: usize) -> Policy {
+    let named = |number| GroupPolicy {
+        name: group_name(number),
+        weight: Weight::ONE,
+        limits: Vec::new(),
+        hold: false,
+        clients: Vec::new(),
+    };
+    Policy { groups: (0..groups).map(named).collect(), names_groups: groups > 1, ..policy }
+}
+
+fn group_name(number: usize) -> String {
+    format!("group-{number:05}")
+}
+
 /// Measures the end of a cycle, with the allocation.
-fn cycle_ends(name: &str, lending: Lending, clients: usize) {
+fn cycle_ends(name: &str, clients: usize, policy: Policy) {
     // Without bounds no record is evicted: that would cost time by the size of the backlog, not by the number of
     // clients.
     let (overflow, queue_capacity, queue_bytes) = (Overflow::Pause, u64::MAX, u64::MAX);
     let capacity = 2 * clients as u64 / 3 + 1;
     let burst = Ratio::ONE;
-    let policy =
-        Policy { lending, burst, overflow, queue_capacity, queue_bytes, ..policy(Mode::Shape, capacity, clients) };
+    let policy = Policy { capacity, burst, overflow, queue_capacity, queue_bytes, ..policy };
     let mut service = Service::new(policy, clients);
     let cycle_end = |_| {
         for _ in 0..clients {

@@ -2,7 +2,7 @@
 
 mod changes;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,10 +50,22 @@ struct ReloadState {
     config: Config,
     hash: String,
     last: LastReload,
-    /// The names of all topics of the cluster, as the brokers told them last.
+    /// The names of all topics of the cluster.
     names: Option<Vec<String>>,
+    /// The last answer of the brokers to the question for these names.
+    answer: Vec<String>,
     /// The last changes, the newest first.
     past: VecDeque<PastChange>,
+}
+
+impl ReloadState {
+    /// Returns the topics of the cluster after this answer. A topic is deleted when two answers in a row lack it: a
+    /// broker that has just started may not know every topic yet.
+    fn names_after(&mut self, answer: Vec<String>) -> Vec<String> {
+        let names: BTreeSet<_> = answer.iter().chain(&self.answer).cloned().collect();
+        self.answer = answer;
+        names.into_iter().collect()
+    }
 }
 
 /// Another configuration that could be in force, and its differences.
@@ -84,9 +96,9 @@ impl Configuration {
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
         let hash = config.effective.hash();
-        let state =
-            Mutex::new(ReloadState { config, hash, last: LastReload::at_start(), names: None, past: VecDeque::new() });
-        Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
+        let last = LastReload::at_start();
+        let state = ReloadState { config, hash, last, names: None, answer: vec![], past: VecDeque::new() };
+        Configuration { paths, services, engines: None, reloading: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// Returns the configuration with engines, which a reload starts and stops.
@@ -177,9 +189,10 @@ impl Configuration {
     }
 
     /// Takes over the names of all topics of the cluster: engines with patterns get the sources that match.
-    pub fn discovered(&self, names: Vec<String>) {
+    pub fn discovered(&self, answer: Vec<String>) {
         let _one_at_a_time = lock(&self.reloading);
         let mut state = lock(&self.state);
+        let names = state.names_after(answer);
         if state.names.as_ref() == Some(&names) {
             return;
         }
@@ -206,7 +219,7 @@ impl Configuration {
         let before = lock(&self.state).config.clone();
         let accepted = self.candidate(paths, &before);
         lock(&self.state).last.successful = accepted.is_ok();
-        let Candidate { mut config, changes, report } = accepted.inspect_err(|errors| {
+        let Candidate { mut config, changes, mut report } = accepted.inspect_err(|errors| {
             error!(by, "the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
@@ -214,6 +227,14 @@ impl Configuration {
         }
         let renewed = renewed(&before, &config);
         keep_shared(&before.settings, &mut config.settings, renewed.iter().any(NamedFile::needs_clients));
+        if let Some(told) = report.as_mut().and_then(|report| report.names.as_mut()) {
+            let mut state = lock(&self.state);
+            if !before.settings.has_patterns() {
+                // The brokers were not asked meanwhile: the former answer is old.
+                state.answer.clear();
+            }
+            *told = state.names_after(told.clone());
+        }
         let told = report.as_ref().and_then(|report| report.names.clone());
         let names = told.or_else(|| lock(&self.state).names.clone());
         let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());

@@ -103,7 +103,9 @@ impl KnownRules {
 
     /// Returns the word for the state of a rule of the file at this time.
     pub fn state_in_file(&self, rule: &Rule, now_ms: i64) -> &'static str {
-        if self.rules.contains_key(&rule.name) { "replaced" } else { state_of(rule, now_ms) }
+        // A rule of run time that is not understood replaces none.
+        let is_replaced = self.rules.get(&rule.name).is_some_and(|known| known.rule.is_ok());
+        if is_replaced { "replaced" } else { state_of(rule, now_ms) }
     }
 
     fn rules(&self) -> Vec<Rule> {

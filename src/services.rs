@@ -67,6 +67,10 @@ impl Inbox {
         let number = state.left;
         let waiting = state.waiting.get_or_insert_default();
         waiting.number = number;
+        // A policy comes with the limit that holds under it, or with none.
+        if change.policy.is_some() {
+            waiting.capacity = None;
+        }
         waiting.policy = change.policy.or(waiting.policy.take());
         waiting.rules = change.rules.or(waiting.rules.take());
         waiting.capacity = change.capacity.or(waiting.capacity.take());
@@ -104,9 +108,24 @@ impl PaceCell {
         self.lock().0.clone()
     }
 
-    /// Sets the limit that the service has now; `None` for the configured capacity.
-    pub fn set_limit(&self, limit: Option<u64>) {
-        self.lock().1 = limit;
+    /// Sets the limit that the service has now, `None` for the configured capacity, and does `tell` before other
+    /// settings can come. Does nothing if the search has other settings by now.
+    pub fn set_limit(&self, settings: &PaceSettings, limit: Option<u64>, tell: impl FnOnce()) {
+        let mut cell = self.lock();
+        if cell.0.as_ref() == Some(settings) {
+            cell.1 = limit;
+            tell();
+        }
+    }
+
+    /// Notes that nothing searches any more.
+    pub fn forget_limit(&self) {
+        self.lock().1 = None;
+    }
+
+    /// The limit that the service has now; `None` for the configured capacity.
+    pub fn limit(&self) -> Option<u64> {
+        self.lock().1
     }
 
     /// Takes over the settings of a service that is configured anew. Returns the limit in force, if the service follows
@@ -239,5 +258,26 @@ impl Services {
 
     pub fn replace(&self, services: Vec<ServiceHandle>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = services;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The bug: a limit of the search that still waited joined a policy under which the search only observes.
+    #[test]
+    fn a_policy_replaces_a_limit_that_was_not_taken_yet() {
+        let inbox = Inbox::default();
+        let limit = |capacity| Change { capacity: Some(capacity), ..Change::default() };
+        let policy = || Change { policy: Some(Policy::new(100, Duration::from_secs(1))), ..Change::default() };
+        inbox.leave(limit(5_000));
+        inbox.leave(policy());
+        assert_eq!(inbox.take().and_then(|change| change.capacity), None);
+        inbox.leave(policy());
+        inbox.leave(limit(50));
+        assert_eq!(inbox.take().and_then(|change| change.capacity), Some(50));
     }
 }

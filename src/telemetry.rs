@@ -78,6 +78,12 @@ mod tests {
         tracing::debug!(target: "librdkafka", "{}: {}", "FAIL", "[thrd:x]: é");
     }
 
+    /// At the level trace, the HTTP client writes URLs and contents of requests, which may hold secrets.
+    #[test]
+    fn libraries_write_no_trace() {
+        assert_eq!(log::STATIC_MAX_LEVEL, log::LevelFilter::Debug);
+    }
+
     #[test]
     fn each_line_of_json_has_time_level_target_and_message() {
         let text = written(LogFormat::Json, log_examples);

@@ -532,6 +532,9 @@ fn sources_by_pattern_follow_the_topics_of_the_cluster() {
     let changes = [(named, by_pattern), ("capacity = 2000", "capacity = 4000")];
     assert_eq!(file.reload_all(&changes), Ok(vec!["service[0].capacity".to_owned()]));
     assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
+    // A broker that has just started once stopped the reading of each topic that it did not know yet.
+    assert_eq!(discovered(&["a.kyc"]), [pair("a.kyc", "a"), pair("b.kyc", "b")], "one answer may lack a topic");
+    assert_eq!(discovered(&["a.kyc"]), [pair("a.kyc", "a")], "a topic that two answers lack is deleted");
 }
 
 #[test]

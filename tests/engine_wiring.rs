@@ -257,6 +257,19 @@ fn a_record_that_the_target_refuses_goes_to_the_dead_letter_topic() {
     assert_eq!(bench.completed(), [0].into());
 }
 
+/// librdkafka reports the records of such a batch as delivered; they were committed without being in the target.
+#[test]
+fn a_batch_that_the_broker_takes_for_a_repeat_is_sent_again() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.feed(0..100);
+    embedded_faults::take_next_batch_for_a_repeat(&bench.broker);
+    let engine = bench.start();
+    engine.until("all admitted", |shown| admitted(shown) == 100);
+    engine.stop().0.unwrap();
+    all_once(&bench.read("target"), 100);
+    assert_eq!(bench.completed(), (0..100).collect());
+}
+
 #[test]
 fn a_refused_batch_is_halved_and_only_the_refused_record_is_rejected() {
     let bench = Bench::new(10_000, Duration::from_secs(1));

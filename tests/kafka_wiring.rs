@@ -770,6 +770,35 @@ fn broker_outages_and_recoveries_are_reported() {
     assert!(wait(|event| matches!(event, Event::Up)));
 }
 
+/// The bug: no partition of an assignment started while one of them had no leader, the group waited, and the brokers
+/// were said to be down.
+#[test]
+fn a_partition_without_a_leader_holds_no_other_one_up() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &[raw(None, Some(b"loan"), &[])]);
+    bench.feed("cards", 0, &[raw(None, Some(b"card"), &[])]);
+    bench.broker.cluster().partition_leader("loans", 0, None).unwrap();
+    let consumer = bench.consumer();
+    let cards = assigned(&consumer);
+    assert_eq!(cards.iter().map(|one| (one.source, one.partition)).collect::<Vec<_>>(), [(SourceIndex(1), 0)]);
+    assert_eq!(read_all(&consumer, 1)[0].value(), Some(&b"card"[..]));
+    bench.broker.cluster().partition_leader("loans", 0, Some(1)).unwrap();
+    assert_eq!(assigned(&consumer)[0].source, SourceIndex(0));
+    assert_eq!(read_all(&consumer, 1)[0].value(), Some(&b"loan"[..]));
+}
+
+#[test]
+fn an_assignment_without_any_leader_is_answered() {
+    let bench = Bench::new(one());
+    for topic in ["loans", "cards"] {
+        bench.broker.cluster().partition_leader(topic, 0, None).unwrap();
+    }
+    let consumer = bench.consumer();
+    assert_eq!(assigned(&consumer).len(), 0);
+    bench.broker.cluster().partition_leader("cards", 0, Some(1)).unwrap();
+    assert_eq!(assigned(&consumer)[0].source, SourceIndex(1));
+}
+
 #[test]
 fn a_refused_record_is_reported_by_its_tag() {
     let bench = Bench::new(one());
@@ -789,6 +818,22 @@ fn a_refused_record_is_reported_by_its_tag() {
     assert!(producer.transactions().flush(TIMEOUT));
     assert_eq!(producer.transactions().take_failures(), []);
     assert_eq!(bench.read("target", 1).len(), 1);
+}
+
+/// The bug: one answer that was late, or that came from a broker that knew no leader yet, stopped a service for good.
+#[test]
+fn preflight_asks_again_about_a_topic_that_a_broker_does_not_know_well() {
+    let bench = Bench::new(one());
+    embedded_faults::set_led(&bench.broker, "target", false);
+    let mut asked = 0;
+    let report = preflight::check_patiently(&bench.settings(), TIMEOUT, |unreachable| {
+        assert!(unreachable.last_error.starts_with("target can't be looked up"), "{unreachable}");
+        asked += 1;
+        embedded_faults::set_led(&bench.broker, "target", true);
+        true
+    });
+    let report = report.unwrap();
+    assert_eq!((asked, report.has_errors()), (1, false), "{report:?}");
 }
 
 #[test]

@@ -73,16 +73,28 @@ impl ExplainView {
 
 fn field(policy: &Policy, decision: &FieldDecision<'_>, id: &str) -> FieldView {
     let FieldDecision { field, rules } = decision;
+    // If a client's name or a table states its group, no rule decides it.
+    let (group, by_rule) = match field {
+        Field::Group => policy.group_and_rule_of(id),
+        _ => (None, rules.first().copied()),
+    };
+    let (decides, losers) = rules.split_at(usize::from(by_rule.is_some()));
+    let names_no_group =
+        |rule: &Rule| group.is_none() && rule.effects.group.as_ref().is_some_and(|group| !group.is_empty());
+    let has_no_group = *field == Field::Group && by_rule.is_some_and(names_no_group);
     let rule_ref = |rule: &Rule| RuleRef {
         name: rule.name.to_string(),
         origin: rule.origin.into_str().into(),
         priority: rule.priority,
         value: value_of(rule, *field),
     };
-    let why = match &rules[..] {
-        [] => by_default(policy, *field, id),
-        [_] => "no other rule sets it".to_owned(),
-        [first, second, ..] => match Rank::of(first, id).advantage_over(&Rank::of(second, id)) {
+    let why = match (decides, losers) {
+        ([], _) => by_default(policy, *field, id),
+        ([rule], _) if has_no_group => {
+            format!("there is no group {:?}, which {} sets", value_of(rule, *field), rule.name)
+        }
+        (_, []) => "no other rule sets it".to_owned(),
+        ([first, ..], [second, ..]) => match Rank::of(first, id).advantage_over(&Rank::of(second, id)) {
             Advantage::Priority(higher, lower) => format!("priority {higher} before {lower} ({})", second.name),
             Advantage::Reach => format!("it names its target more narrowly than {}", second.name),
             Advantage::RunTime => format!("a rule of run time before one of the file ({})", second.name),
@@ -91,10 +103,14 @@ fn field(policy: &Policy, decision: &FieldDecision<'_>, id: &str) -> FieldView {
     };
     FieldView {
         field: field.into_str().into(),
-        value: rules.first().map_or_else(|| default_value(policy, *field, id), |rule| value_of(rule, *field)),
-        rule: rules.first().map(|rule| rule_ref(rule)),
+        value: match by_rule {
+            Some(_) if has_no_group => "unlisted".to_owned(),
+            Some(rule) => value_of(rule, *field),
+            None => default_value(policy, *field, id),
+        },
+        rule: by_rule.map(rule_ref),
         why,
-        losers: rules.iter().skip(1).take(MAX_LOSERS).map(|rule| rule_ref(rule)).collect(),
+        losers: losers.iter().take(MAX_LOSERS).map(|rule| rule_ref(rule)).collect(),
     }
 }
 
@@ -103,6 +119,7 @@ fn by_default(policy: &Policy, field: Field, client: &str) -> String {
     let in_name = policy.names_groups && client.contains('/');
     match (field, policy.group_of(client)) {
         (Field::Group, Some(_)) if in_name => "the record names it".to_owned(),
+        (Field::Group, None) if in_name => "the record names a group that does not exist".to_owned(),
         (Field::Group, Some(_)) => "its table lists the client".to_owned(),
         _ => "no rule sets it".to_owned(),
     }
@@ -152,4 +169,57 @@ fn limit(RuleLimit { limit, scales }: &RuleLimit) -> String {
 
 fn shown(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use watermaster_core::pattern::ClientPattern;
+    use watermaster_core::policy::GroupPolicy;
+    use watermaster_core::rules::{Effects, Origin, RuleTarget, Rules};
+    use watermaster_core::units::Weight;
+
+    use super::*;
+
+    /// The fault: the rule that ranks first was shown as the one that decides the group, also where the client's name
+    /// or a table decides it, and where no group has the name.
+    #[test]
+    fn the_group_that_is_explained_is_the_one_that_counts() {
+        let group = |name: &str, clients: &[&str]| GroupPolicy {
+            name: name.to_owned(),
+            weight: Weight::ONE,
+            limits: Vec::new(),
+            hold: false,
+            clients: clients.iter().map(|text| ClientPattern::new(text)).collect(),
+        };
+        let into = |group: &str| {
+            let target = RuleTarget::Clients { patterns: vec![ClientPattern::new("*")], in_groups: None };
+            let effects = Effects { group: Some(group.to_owned()), ..Effects::default() };
+            let (from_ms, until_ms) = (None, None);
+            let (name, origin) = (Arc::from("into"), Origin::RunTime);
+            Rule { name, origin, priority: 0, target, effects, from_ms, until_ms, disabled: false, note: String::new() }
+        };
+        let shown = |groups: Vec<GroupPolicy>, rule: Rule, client: &str| {
+            let rules = Arc::new(Rules::new(vec![rule]));
+            let policy = Policy { groups, rules, names_groups: true, ..Policy::new(100, Duration::from_secs(1)) };
+            let view = ExplainView::of(&policy.at(1), Some(client), None);
+            let FieldView { value, rule, why, .. } = view.fields[0].clone();
+            (view.group, value, rule.is_some(), why)
+        };
+        let case = |group: Option<&str>, value: &str, by_rule, why: &str| {
+            (group.map(str::to_owned), value.to_owned(), by_rule, why.to_owned())
+        };
+        let groups = || vec![group("gold", &["web"]), group("home", &[])];
+        assert_eq!(shown(groups(), into("gold"), "home/web"), case(Some("home"), "home", false, "the record names it"));
+        assert_eq!(
+            shown(groups(), into("home"), "web"),
+            case(Some("gold"), "gold", false, "its table lists the client")
+        );
+        assert_eq!(shown(groups(), into("home"), "app"), case(Some("home"), "home", true, "no other rule sets it"));
+        for groups in [groups(), Vec::new()] {
+            let why = "there is no group \"none\", which into sets";
+            assert_eq!(shown(groups, into("none"), "app"), case(None, "unlisted", true, why));
+        }
+    }
 }

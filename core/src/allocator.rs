@@ -84,6 +84,76 @@ pub struct Grant {
     pub credit: Credit,
 }
 
+impl Grant {
+    fn borrows(&self) -> bool {
+        self.exact > self.default_share
+    }
+}
+
+/// The weights of fair queueing among clients and groups that stand in one queue.
+///
+/// A lender weighs as much as its default share, which it may claim at any moment. The borrowers weigh as much as their
+/// default shares together, each in proportion to its grant. So all weights add up to the capacity: a lender that
+/// returns is served at the rate of its share at once, and what lenders leave is divided as the allocation says.
+///
+/// Under `max_min` a borrower weighs at least as much as its default share: one that weighs less is granted all it
+/// wants, so it takes no more than that, and waits less.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FairWeights {
+    /// `None` for the parts of whole weights.
+    lending: Option<Lending>,
+    /// The sums of the borrowers' default shares and grants.
+    shares: Fixed,
+    grants: Fixed,
+    /// The shares' sum ÷ the grants' sum, in units of 2⁻⁶⁴. It is at most 1: a borrower's grant exceeds its share.
+    ratio: u128,
+}
+
+impl FairWeights {
+    /// Makes the weights of a queue in which no grant is counted yet.
+    pub(crate) fn new(lending: Lending) -> FairWeights {
+        FairWeights { lending: Some(lending), ..FairWeights::default() }
+    }
+
+    /// Makes the weights of a member of a group of instances: the grants are parts of weights that were found for the
+    /// group.
+    pub(crate) fn of_parts() -> FairWeights {
+        FairWeights::default()
+    }
+
+    /// Counts a grant of the queue. All are counted, then [`settle`](FairWeights::settle) is called, then weights are
+    /// asked for.
+    pub(crate) fn count(&mut self, grant: &Grant) {
+        if grant.borrows() {
+            (self.shares, self.grants) = (self.shares + grant.default_share, self.grants + grant.exact);
+        }
+    }
+
+    /// Finds the ratio of the sums.
+    pub(crate) fn settle(&mut self) {
+        let [shares, grants] = [self.shares, self.grants].map(Fixed::to_bits);
+        let up = shares.leading_zeros().min(64);
+        self.ratio = ((shares << up) / (grants >> (64 - up)).max(1)).min(1 << 64);
+    }
+
+    pub(crate) fn weight(&self, grant: &Grant) -> Fixed {
+        let Some(lending) = self.lending.filter(|_| grant.borrows()) else {
+            return grant.exact.max(grant.default_share);
+        };
+        let of_fraction = (u128::from(grant.exact.fraction()) * self.ratio) >> 64;
+        let weight = Fixed::from_bits(u128::from(grant.exact.floor()) * self.ratio + of_fraction);
+        match lending {
+            Lending::Proportional => weight,
+            Lending::MaxMin => weight.max(grant.default_share),
+        }
+    }
+
+    /// Returns whether a weight is the same under any other grants of the queue.
+    pub(crate) fn is_constant(former: &Grant, grant: &Grant) -> bool {
+        !former.borrows() && !grant.borrows() && former.default_share == grant.default_share
+    }
+}
+
 /// The part of one client's grant that one member of a group has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -165,4 +235,37 @@ impl Allocator {
 pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
     // The share is at most the capacity, so that it fits a `Fixed`.
     Fixed::from_bits(Divisor::new(total_weight).divide(u128::from(capacity) * u128::from(weight)).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The grants of one queue: default shares and, beyond or below each, the exact grants.
+    fn grants() -> impl Strategy<Value = Vec<Grant>> {
+        let fixed = || (24_u32..124, any::<u128>()).prop_map(|(shift, bits)| Fixed::from_bits(bits >> shift));
+        let grant = |(default_share, exact)| Grant { default_share, exact, ..Grant::default() };
+        prop::collection::vec((fixed(), fixed()).prop_map(grant), 1..20)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// Lenders weigh their default shares, and the borrowers together as much as theirs, in proportion to grants.
+        #[test]
+        fn fair_weights_add_up_to_the_default_shares(grants in grants()) {
+            let mut weights = FairWeights::new(Lending::Proportional);
+            grants.iter().for_each(|grant| weights.count(grant));
+            weights.settle();
+            let weighed: u128 = grants.iter().map(|grant| weights.weight(grant).to_bits()).sum();
+            let shares: u128 = grants.iter().map(|grant| grant.default_share.to_bits()).sum();
+            let rounding = 2 * grants.len() as u128 + (weights.grants.to_bits() >> 62);
+            prop_assert!(weighed.abs_diff(shares) <= rounding, "{weighed} of {shares}, {grants:?}");
+            for lender in grants.iter().filter(|grant| !grant.borrows()) {
+                prop_assert_eq!(weights.weight(lender), lender.default_share);
+            }
+        }
+    }
 }

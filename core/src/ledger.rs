@@ -235,6 +235,14 @@ impl Ledger {
 
     // ## Room in the offset map
 
+    /// Returns whether the completion of a record fits in the offset map: that of the oldest one of a partition always
+    /// does.
+    pub fn may_complete(&self, slot: Slot) -> bool {
+        self.location(slot).is_none_or(|Location { partition, offset }| {
+            self.has_room(partition, offset) || self.oldest(partition) == Some(slot)
+        })
+    }
+
     /// Returns whether `offset` may complete without its partition's offset map outgrowing the commit metadata. The
     /// committable offset always may, even if a former owner had more room: its completion makes no map larger.
     #[inline]

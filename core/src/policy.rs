@@ -8,11 +8,11 @@ use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-pub use in_force::ClientEffects;
+pub use in_force::{ClientEffects, MAX_CLIENTS};
 
 use crate::offset_map::MapBudget;
 pub use crate::pattern::ClientPattern;
-use crate::rules::{Field, Rank, Rules};
+use crate::rules::{Field, Rank, Rule, Rules};
 pub use crate::units::Limit;
 use crate::units::{MARGIN, Ratio, Weight, lengthened};
 
@@ -129,29 +129,31 @@ impl Policy {
     /// The index of a client's group in [`groups`](Policy::groups): the one that its name says, or else the one that a
     /// rule sets, or the one with a pattern for it.
     pub fn group_of(&self, client: &str) -> Option<usize> {
-        if self.groups.is_empty() {
-            return None;
-        }
+        if self.groups.is_empty() { None } else { self.group_and_rule_of(client).0 }
+    }
+
+    /// The index of a client's group, and the rule that decides it. The client's name and tables need no rule.
+    pub fn group_and_rule_of<'p>(&'p self, client: &'p str) -> (Option<usize>, Option<&'p Rule>) {
         if self.names_groups
             && let Some((group, _)) = client.split_once('/')
         {
-            return self.group_named(group);
+            return (self.group_named(group), None);
         }
         let table = self.table_of(client);
         if self.rules.are_tables_only() {
-            return table;
+            return (table, None);
         }
         let rules = self.rules.for_client(client, self.rules_at_ms);
         let Some((rule, group)) = rules.first(Field::Group).and_then(|rule| Some((rule, rule.effects.group.as_ref()?)))
         else {
-            return table;
+            return (table, None);
         };
         let by_table = table.filter(|&table| {
             let GroupPolicy { name, clients, .. } = &self.groups[table];
             let by_id = clients.iter().any(|pattern| pattern.id() == Some(client));
             Rank::of_group_table(&format!("group.{name}"), by_id) < Rank::of(rule, client)
         });
-        by_table.or_else(|| self.group_named(group))
+        if by_table.is_some() { (by_table, None) } else { (self.group_named(group), Some(rule)) }
     }
 
     /// The full name of a client if its record names its group: GROUP/CLIENT. A group that does not exist counts as one
@@ -181,6 +183,7 @@ impl Policy {
     pub fn would_make_group(&self, name: &str) -> bool {
         // Most records name a known group: no pattern is matched for them.
         self.rules.has_patterns_of_groups()
+            && self.groups.len() < in_force::MAX_GROUPS
             && self.group_named(name).is_none()
             && self.rules.makes_group(name, self.rules_at_ms)
     }

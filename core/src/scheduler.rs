@@ -39,7 +39,7 @@ mod spacing;
 
 use std::time::Duration;
 
-use crate::allocator::{Credit, Grant, Part};
+use crate::allocator::{Credit, FairWeights, Grant, Part};
 use crate::ledger::TopicWait;
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::units::{Ratio, Time};
@@ -76,8 +76,9 @@ pub(crate) struct Scheduler {
     may_expire: bool,
     /// Clients that may have records to expire, by a rule.
     expiring: Vec<u32>,
-    /// Records that are overdue wait until this time for room in the offset map.
+    /// Expired records are left until this time, and overdue ones: the offset map has no room for them.
     expire_after: Time,
+    overdue_after: Time,
     /// The last time at which partitions were taken over: clients are owed what they could not send meanwhile.
     pub(crate) takeover: Time,
 }
@@ -104,6 +105,7 @@ impl Scheduler {
             may_expire: policy.max_delay.is_some(),
             expiring: Vec::new(),
             expire_after: Time::ZERO,
+            overdue_after: Time::ZERO,
             takeover: Time::ZERO,
             policy,
         };
@@ -130,9 +132,7 @@ impl Scheduler {
                 self.backlog.wait_in_turn(index, &mut client.queue, |_| ());
             }
         }
-        self.allocate(Cause::Reload);
-        self.clients.requeue_all(&mut self.backlog);
-        self.find_expiring();
+        self.allocate_anew(Cause::Reload);
     }
 
     /// Changes to the weights, limits, groups and delays of a policy that differs in no more than those and the
@@ -142,7 +142,16 @@ impl Scheduler {
         self.policy = Policy { capacity: self.policy.capacity, ..policy };
         self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
         self.change_capacity(now, capacity);
-        self.allocate(Cause::Rules);
+        self.allocate_anew(Cause::Rules);
+    }
+
+    /// Allocates by another policy, and puts each client in the queue that it belongs to now. In a group of instances,
+    /// the next parts come later.
+    fn allocate_anew(&mut self, cause: Cause) {
+        self.allocate(cause);
+        if self.policy.scope == Scope::Group {
+            self.clients.grant_defaults(self.policy.capacity, &mut self.backlog.fair);
+        }
         self.clients.requeue_all(&mut self.backlog);
         self.find_expiring();
     }
@@ -205,8 +214,9 @@ impl Scheduler {
     ) {
         let parts: Vec<Option<Part>> = self.clients.iter().map(|(_, client)| part_of(&client.name)).collect();
         let grant = |(client, part): (&Client, &Option<Part>)| match *part {
+            // At least the share, so that no part counts as lent: the group recalls, not its members.
             Some(Part { weight, records, default_share, .. }) => {
-                Grant { records, exact: weight, default_share, credit: Credit::default() }
+                Grant { records, exact: weight.max(default_share), default_share, credit: Credit::default() }
             }
             None => self.clients.default_grant(self.policy.capacity, client),
         };
@@ -215,7 +225,7 @@ impl Scheduler {
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
-        self.clients.take_grants(&grants, None, &mut self.backlog.fair);
+        self.clients.take_grants(FairWeights::of_parts(), &grants, None, &mut self.backlog.fair);
         self.clients.groups.take_limits(now, ratio_of);
         for ((index, client), part) in self.clients.iter_mut_indexed().zip(parts) {
             let whole = part.map_or(0, |part| part.whole_records);
@@ -327,11 +337,23 @@ impl Scheduler {
     }
 
     /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of
-    /// the group's capacity that this instance holds has become smaller than its clients' shares.
+    /// the group's capacity that this instance holds has become smaller than its clients' shares. Those that may not
+    /// complete stay for one commit interval.
     #[inline]
-    pub fn overdue(&self, now: Time) -> Option<Slot> {
+    pub fn overdue(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
         let first = self.backlog.first.head()?;
-        (self.gates.may_reject(now) && self.overdue_at(first) <= now).then_some(first)
+        let is_due = self.overdue_after <= now && self.overdue_at(first) <= now && self.gates.may_reject(now);
+        if is_due { self.find_overdue(now, may_complete) } else { None }
+    }
+
+    #[cold]
+    fn find_overdue(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let found =
+            self.backlog.first().take_while(|&slot| self.overdue_at(slot) <= now).find(|&slot| may_complete(slot));
+        if found.is_none() {
+            self.overdue_after = now + self.policy.commit_interval;
+        }
+        found
     }
 
     fn overdue_at(&self, slot: Slot) -> Time {
@@ -492,7 +514,7 @@ impl Scheduler {
         if let Some(first) = self.backlog.first.head() {
             next = next.min(self.gates.window_opens(now).max(self.backlog.first_after));
             if self.gates.has_limit(now) {
-                next = next.min(self.overdue_at(first));
+                next = next.min(self.overdue_at(first).max(self.overdue_after));
             }
         }
         if (self.backlog.first.is_empty() || self.backlog.first_after > now) && self.next_client().is_some() {

@@ -91,15 +91,17 @@ impl Throttle {
     /// A service that starts now. Until [`handle_wall_clock`](Throttle::handle_wall_clock) says otherwise, `now` is
     /// taken for the wall clock's nanoseconds since the Unix epoch.
     pub fn new(policy: Policy, now: Time) -> Throttle {
+        let (ledger, enforce) = (Ledger::new(&policy), policy.enforce);
+        let scheduler = Scheduler::new(policy, now);
         Throttle {
-            ledger: Ledger::new(&policy),
+            ledger,
             slots: Slots::default(),
-            shadow: (!policy.enforce).then(|| SlidingCount::new(policy.window_length())),
+            shadow: (!enforce).then(|| scheduler.gates.window.clone()),
             open_room: None,
             totals: Totals::default(),
             grounds: Grounds::default(),
             latest: now,
-            scheduler: Scheduler::new(policy, now),
+            scheduler,
         }
     }
 

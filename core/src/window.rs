@@ -86,6 +86,12 @@ impl SlidingCount {
         }
     }
 
+    /// Counts at least so many records by their exact times from now on. Records without known times have to leave the
+    /// window first.
+    pub fn keep_times(&mut self, records: usize) {
+        self.max_times = self.max_times.max(2 * records as u64);
+    }
+
     /// The number of records in the window that ends now: exact while all their times are known, else never too low.
     #[inline]
     pub fn count(&mut self, now: Time) -> u64 {

@@ -6,8 +6,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use sim::{Fate, Sim, client, granted, policy};
-use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Policy};
+use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Policy, Scope};
 use watermaster_core::reason::Reason;
+use watermaster_core::throttle::GroupPart;
 use watermaster_core::units::Weight;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -150,6 +151,38 @@ fn a_reload_moves_clients_to_other_groups() {
         sim.run_for(SECOND);
     }
     assert!(sim.lives.values().all(|life| matches!(life.fate, Fate::Admitted { .. })));
+}
+
+/// A member of a group of instances learns its parts with the next split. The bug: until then a new group had no weight,
+/// nor had a new configured client. A record of either that went meanwhile put its flow behind all others, and it
+/// starved for as long as another client had a backlog.
+#[test]
+fn a_new_group_and_a_new_client_have_weights_before_the_next_split() {
+    let base = Policy { scope: Scope::Group, groups: vec![group("a", &["a"])], ..policy(300, SECOND) };
+    let mut sim = Sim::new(base.clone(), 1);
+    let until = sim.now + SECOND * 100;
+    let part = GroupPart { limit: 300, pace: 300, until, admitted: u64::MAX, rejects: true, ..GroupPart::NONE };
+    sim.throttle.handle_part(sim.now, part);
+    let flood = |sim: &mut Sim, names: &[&str], milliseconds: u64| {
+        for _ in 0..milliseconds {
+            for name in names {
+                sim.read(name, 0);
+            }
+            sim.run_for(Duration::from_millis(1));
+        }
+    };
+    flood(&mut sim, &["a", "b"], 500);
+    let groups = vec![group("a", &["a"]), group("b", &["b"])];
+    sim.throttle.handle_policy(sim.now, Policy { clients: vec![client("c", 1.0, None)], groups, ..base });
+    flood(&mut sim, &["a", "b", "c"], 100);
+    sim.throttle.handle_parts(sim.now, |_| None, |_| None);
+    let admitted =
+        |sim: &Sim| ["a", "b", "c"].map(|name| sim.count(name, |fate| matches!(fate, Fate::Admitted { .. })));
+    let before = admitted(&sim);
+    flood(&mut sim, &["a", "b", "c"], 3_000);
+    for (after, before) in admitted(&sim).into_iter().zip(before) {
+        assert!((280..=320).contains(&(after - before)), "{:?} after {before:?}", admitted(&sim));
+    }
 }
 
 #[test]

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
-use watermaster_core::{offset_map::MapBudget, policy::Policy, reason::Reason, throttle::Throttle};
+use watermaster_core::offset_map::{MapBudget, OffsetMap};
+use watermaster_core::policy::{Mode, Policy, Scope};
+use watermaster_core::reason::Reason;
+use watermaster_core::throttle::{GroupPart, Throttle};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: u64 = 100;
@@ -71,4 +74,36 @@ fn a_flood_makes_room_in_the_map_for_records_ahead_of_it() {
     // A record that blocks the map gets no extra turn: it waits for the pace at most.
     let soon = |fate: &Fate| matches!(fate, Fate::Admitted { waited } if *waited <= SECOND / 50);
     assert_eq!(sim.count("light", soon), 1_500);
+}
+
+/// A member of a group whose part has gone rejects records that wait for longer than shares can explain. Between them
+/// stand records of a client that is catching up. The bug: those rejections did not ask whether the map has room.
+#[test]
+fn overdue_records_wait_for_room_in_the_map() {
+    let budget = MapBudget::Chars(60);
+    let mut sim =
+        Sim::new(Policy { mode: Mode::Reject, scope: Scope::Group, map_budget: budget, ..policy(100_000, SECOND) }, 2);
+    // The first record was there before this instance.
+    sim.throttle.handle_revoked(0);
+    sim.throttle.handle_assigned(sim.now, 0, 0, &OffsetMap::default(), 1);
+    let until = sim.now + SECOND * 1_000;
+    let part = |limit| GroupPart { limit, pace: limit, until, admitted: u64::MAX, rejects: true, ..GroupPart::NONE };
+    sim.throttle.handle_part(sim.now, part(0));
+    for _ in 0..300 {
+        sim.read("late", 0);
+        sim.read("prompt", 0);
+    }
+    (0..50).for_each(|_| _ = sim.read("elsewhere", 1));
+    for _ in 0..300 {
+        sim.run_for(SECOND / 100);
+        sim.assert_the_map_fits(0);
+    }
+    let rejected = |sim: &Sim| sim.count("prompt", |fate| *fate == Fate::Rejected(Reason::CapacityInUse));
+    assert!((1..300).contains(&rejected(&sim)), "{} rejected", rejected(&sim));
+    let overdue = |fate: &Fate| *fate == Fate::Rejected(Reason::CapacityInUse);
+    assert_eq!(sim.count("elsewhere", overdue), 50, "another partition has room");
+    // With a part again, all that still waits goes.
+    sim.throttle.handle_part(sim.now, part(100_000));
+    sim.run_for(SECOND);
+    assert_eq!(sim.lives.values().filter(|life| life.fate == Fate::Held).count(), 0);
 }

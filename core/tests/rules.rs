@@ -356,6 +356,55 @@ fn a_limit_that_changes_keeps_its_debt() {
     assert_eq!(send(&mut sim, "a", 20), 2);
 }
 
+/// The bug: a limit took over the debt of the one at its place, so another one that was taken away before it renewed it.
+#[test]
+fn limits_that_stay_keep_their_debts_wherever_they_stand() {
+    let (fast, hourly) = (limit(50, SECOND, 50), limit(100, Duration::from_secs(3_600), 100));
+    let with = |list: &[RuleLimit]| with_rules(reject(1_000), vec![rule("r", clients(&["a"]), limits(list))]);
+    let mut sim = Sim::new(with(&[fast, hourly]).at(START_MS), 1);
+    let mut sent = 0;
+    for list in [&[fast, hourly][..], &[hourly], &[hourly, fast], &[fast, hourly]] {
+        sim.throttle.handle_rules(sim.now, with(list).at(START_MS));
+        for _ in 0..4 {
+            sent += send(&mut sim, "a", 60);
+            sim.run_for(SECOND);
+        }
+        assert_eq!(sent, 100, "with {} limits", list.len());
+    }
+}
+
+/// The bug: a client was forgotten together with the debt to its own limit, and had the whole limit again when it came
+/// back.
+#[test]
+fn a_client_is_not_forgotten_while_its_limit_counts_its_records() {
+    let everyone = rule("everyone", clients(&["*"]), limits(&[limit(10, Duration::from_secs(3_600), 10)]));
+    let mut sim = sim(Policy { client_idle_timeout: SECOND * 2, ..reject(1_000) }, vec![everyone]);
+    assert_eq!(send(&mut sim, "a", 20), 10);
+    sim.run_for(SECOND * 900);
+    assert_eq!(send(&mut sim, "a", 20), 2, "one in six minutes");
+    sim.run_for(SECOND * 3_610);
+    assert!(sim.throttle.client("a").is_none(), "a newcomer would get no more");
+}
+
+/// A full registry forgets a client with a debt only if there is no other one.
+#[test]
+fn a_newcomer_takes_the_place_of_a_client_without_a_debt() {
+    let partner = rule("partner", clients(&["partner-*"]), limits(&[limit(10, Duration::from_secs(3_600), 10)]));
+    let mut sim = sim(Policy { max_clients: 40, ..reject(10_000) }, vec![partner]);
+    let partners: Vec<String> = (0..37).map(|number| format!("partner-{number}")).collect();
+    for client in partners.iter().map(String::as_str).chain(["other-1", "other-2", "other-3"]) {
+        send(&mut sim, client, 20);
+    }
+    for number in 0..30 {
+        sim.run_for(SECOND * 3);
+        assert_eq!(send(&mut sim, &format!("new-{number}"), 1), 1);
+    }
+    sim.run_for(SECOND * 3);
+    for partner in &partners {
+        assert_eq!(send(&mut sim, partner, 20), 0, "{partner}: one in six minutes");
+    }
+}
+
 fn hold(name: &str, target: RuleTarget) -> Rule {
     rule(name, target, Effects { hold: Some(true), ..Effects::default() })
 }
@@ -496,6 +545,38 @@ fn a_weight_lists_a_client_beside_those_of_tables() {
     sim.run_for(SECOND);
     let share = |name: &str| sim.throttle.client(name).unwrap().grant.default_share.as_f64();
     assert_eq!(["listed", "vip", "a", "b"].map(share), [25.0, 50.0, 12.5, 12.5]);
+}
+
+/// The fault: ids of a rule filled the registry, and records of all other clients were rejected.
+#[test]
+fn clients_that_rules_list_take_no_place_from_others() {
+    let listed = vec![sim::client("listed", 1.0, None)];
+    let base = Policy { clients: listed, max_clients: 4, ..reject(1_000) };
+    let mut sim = sim(base, vec![rule("partners", clients(&["a", "b", "c", "d", "e", "f"]), weight(2))]);
+    for client in ["one", "two", "three"] {
+        assert_eq!(send(&mut sim, client, 1), 1, "{client}");
+    }
+    assert_eq!(sim.read("four", 0), Fate::Rejected(Reason::TooManyClients));
+}
+
+/// Ten thousand groups are the most. Clients of further ones are unlisted.
+#[test]
+fn the_number_of_groups_is_bounded() {
+    let names: Vec<String> = (0..10_500).map(|number| format!("g{number:05}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let many = rule("many", RuleTarget::Groups(patterns(&names)), Effects::default());
+    let listed = vec![sim::client("listed", 1.0, None)];
+    let policy = Policy { names_groups: true, clients: listed, ..reject(1_000) };
+    let policy = with_rules(policy, vec![many]).at(START_MS);
+    assert_eq!(policy.groups.len(), 10_000);
+    assert!(policy.group_of("g09999/a").is_some() && policy.group_of("g10000/a").is_none());
+    assert!(!policy.would_make_group("g10000"));
+    let mut sim = Sim::new(policy, 1);
+    let group_of = |sim: &mut Sim, client: &str| {
+        sim.read(client, 0);
+        sim.throttle.client(client).unwrap().group()
+    };
+    assert_eq!([group_of(&mut sim, "g10000/a"), group_of(&mut sim, "g00000/a")], [Some(0), Some(1)]);
 }
 
 #[test]

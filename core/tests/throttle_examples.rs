@@ -789,6 +789,36 @@ fn admissions_of_others_count_when_shadow_mode_ends() {
     assert_eq!(sim.throttle.window_count(sim.now), 0);
 }
 
+/// In reject mode records within shares hardly wait, also if the shares are used up. For that the window counts by exact
+/// times. The bug: it counted whole slices for ever after shadow mode, and after the capacity had risen. So half a percent
+/// of the records more waited in each cycle, until they were rejected.
+#[test]
+fn records_within_shares_do_not_wait_after_shadow_mode_or_with_more_capacity() {
+    let cycle = SECOND * 10;
+    let reject = |capacity, enforce| Policy { mode: Mode::Reject, enforce, ..policy(capacity, cycle) };
+    let change = |sim: &mut Sim, to: Policy| match to.enforce == sim.throttle.policy().enforce {
+        true => sim.throttle.handle_capacity(sim.now, to.capacity),
+        false => sim.throttle.handle_policy(sim.now, to),
+    };
+    for before in [reject(1_000, true), reject(1_000, false), reject(100, true)] {
+        let mut sim = Sim::new(before, 1);
+        let send = |sim: &mut Sim, cycles: u64| {
+            for number in 0..cycles * 998 {
+                sim.read(if number % 2 == 0 { "a" } else { "b" }, 0);
+                sim.run_for(cycle / 998);
+            }
+        };
+        send(&mut sim, 1);
+        change(&mut sim, reject(1_000, true));
+        send(&mut sim, 4);
+        let begin = sim.now;
+        send(&mut sim, 5);
+        for life in sim.lives.values().filter(|life| life.read >= begin) {
+            assert!(matches!(life.fate, Fate::Admitted { waited } if waited <= cycle / 500), "{life:?}");
+        }
+    }
+}
+
 /// The bug: while the announced admissions of an instance were too old, it looked at its waiting records without a pause.
 #[test]
 fn records_that_wait_for_a_part_of_the_group_need_no_look() {

@@ -73,15 +73,19 @@ pub(super) fn start(
     Ok(start(base, OffsetMap { completed, admitted }, lost, true))
 }
 
-/// Takes the sets of all partitions away if a mirror copied the offset of one: a mirror copies whole groups. A
+/// Returns whether a mirror copied this commit.
+pub(super) fn is_copied(committed: &Committed) -> bool {
+    let read = committed.as_ref().map(|(offset, metadata)| offset_map::decode(*offset, metadata));
+    matches!(read, Some(Err(DecodeError::Copied { .. })))
+}
+
+/// Takes the sets of all partitions away, since a mirror copied the offset of one: a mirror copies whole groups. A
 /// translated offset may happen to equal the original one. Its map then looks right, but is about other records, and
 /// these would be lost.
-pub(super) fn distrust_copies(assignments: &mut [Assignment]) {
-    if assignments.iter().any(|one| one.copied) {
-        for one in assignments.iter_mut().filter(|one| one.map.completed.iter().next().is_some()) {
-            one.map.completed = OffsetRuns::new();
-            (one.commit_first, one.copied) = (true, true);
-        }
+pub(super) fn distrust(assignments: &mut [Assignment]) {
+    for one in assignments.iter_mut().filter(|one| one.map.completed.iter().next().is_some()) {
+        one.map.completed = OffsetRuns::new();
+        (one.commit_first, one.copied) = (true, true);
     }
 }
 
@@ -94,19 +98,24 @@ pub(super) fn committed<C: ConsumerContext>(
         return Ok(Vec::new());
     }
     // A new list: librdkafka leaves old metadata in place where the new is empty.
-    let list = by_partition(topics, &consumer.committed_offsets(topics.list(partitions), timeout)?)?;
+    let list = by_partition(topics, ffi::entries(&consumer.committed_offsets(topics.list(partitions), timeout)?))?;
     let committed = |entry: ffi::Entry| (entry.offset >= 0).then_some((entry.offset, entry.metadata));
     Ok(list.into_iter().map(|(partition, entry)| (partition, committed(entry))).collect())
 }
 
 /// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
+/// Partitions without a leader are left out.
 pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
-    let edge = |edge| by_partition(topics, &look_up(consumer, topics, partitions, edge, remaining(deadline))?);
+    let edge = |edge| {
+        let found = look_up(consumer, topics, partitions, edge, remaining(deadline))?;
+        let led = ffi::entries(&found).into_iter().filter(|entry| entry.error != Code::LeaderNotAvailable);
+        by_partition(topics, led)
+    };
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);
     Ok(low
         .into_iter()
@@ -135,7 +144,7 @@ pub(super) fn offsets<C: ConsumerContext>(
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
-    let found = by_partition(topics, &look_up(consumer, topics, partitions, at, remaining(deadline))?)?;
+    let found = by_partition(topics, ffi::entries(&look_up(consumer, topics, partitions, at, remaining(deadline))?))?;
     Ok(found.into_iter().map(|(partition, entry)| (partition, entry.offset)).collect())
 }
 
@@ -166,10 +175,10 @@ pub(super) fn remaining(deadline: Instant) -> Duration {
 
 /// Returns the entries of a list by partition, or the first error of any partition.
 fn by_partition(
-    topics: &Topics, list: &TopicPartitionList,
+    topics: &Topics, entries: impl IntoIterator<Item = ffi::Entry>,
 ) -> Result<HashMap<SourcePartition, ffi::Entry>, ClientError> {
     let mut found = HashMap::new();
-    for entry in ffi::entries(list) {
+    for entry in entries {
         if entry.error != Code::NoError {
             return Err(ClientError::OffsetFetch(entry.error));
         }
@@ -256,11 +265,11 @@ mod tests {
     fn a_copied_commit_makes_the_other_sets_of_its_assignment_doubtful() {
         let start_at = |committed: &Committed| start("loans", AT, committed, (0, 500), STRICT).unwrap();
         let (_, metadata) = ours().unwrap();
-        let mut same = vec![start_at(&ours()), start_at(&None)];
-        distrust_copies(&mut same);
-        assert!(same.iter().all(|one| !one.copied) && same[0].map.completed.iter().count() == 2);
-        same.push(start_at(&Some((90, metadata))));
-        distrust_copies(&mut same);
+        let copy = Some((90, metadata));
+        assert!(![ours(), foreign(), None].iter().any(is_copied) && is_copied(&copy));
+        let mut same = vec![start_at(&ours()), start_at(&None), start_at(&copy)];
+        assert_eq!(same[0].map.completed.iter().count(), 2);
+        distrust(&mut same);
         assert!(same.iter().all(|one| one.map.completed.iter().next().is_none() && one.commit_first));
         assert_eq!(
             same.iter().map(|one| (one.base, one.copied)).collect::<Vec<_>>(),

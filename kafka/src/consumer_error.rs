@@ -75,7 +75,7 @@ pub enum Outage {
     /// The brokers did not answer a question about the partitions of the group.
     #[error("{question} of group {group}: {source}")]
     Unanswered { question: &'static str, group: String, source: ClientError },
-    #[error("no watermarks of {topic}-{partition}")]
+    #[error("{topic}-{partition} has no leader")]
     NoWatermarks { topic: String, partition: i32 },
 }
 

@@ -66,7 +66,13 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     /// # Errors
     /// Fails when librdkafka refuses a property.
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
-        let defaults = [("client.id", NAME), ("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
+        let defaults = [
+            ("client.id", NAME),
+            ("linger.ms", "5"),
+            ("queue.buffering.max.messages", "500000"),
+            // With more, a batch may be lost where a leader changes: see `Unplaced` of the service's producer.
+            ("max.in.flight.requests.per.connection", "1"),
+        ];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
         let producer = client::create(&client::config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
         Ok(LoadProducer { producer })

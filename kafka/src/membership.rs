@@ -51,6 +51,10 @@ pub(crate) struct State {
     pub(crate) paused: BTreeSet<SourcePartition>,
     /// Assigned partitions with an unknown start. The group waits for this member.
     pub(crate) unresolved: Option<Vec<SourcePartition>>,
+    /// Assigned partitions without a leader, which start once they have one. The group does not wait for them.
+    leaderless: VecDeque<SourcePartition>,
+    /// A mirror copied the offset of a partition that was assigned together with them.
+    leaderless_beside_copies: bool,
     /// The generation that ended when partitions were lost, until the next assignment.
     pub(crate) expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
@@ -71,7 +75,7 @@ pub(crate) struct State {
 impl State {
     fn has_pending(&self) -> bool {
         let broken = self.down || self.lost.is_some() || self.out_of_range || self.unreadable.is_some();
-        broken || self.unresolved.is_some() || self.missing_since.is_some()
+        broken || self.unresolved.is_some() || !self.leaderless.is_empty() || self.missing_since.is_some()
     }
 }
 
@@ -129,8 +133,9 @@ impl Membership {
         }
         if self.may_attempt() {
             let unresolved = self.state().unresolved.take();
-            if let Some(partitions) = unresolved {
-                self.resolve_positions(consumer, partitions);
+            match unresolved {
+                Some(partitions) => self.resolve_positions(consumer, partitions),
+                None => self.start_leaderless(consumer),
             }
             if self.may_restart(consumer) {
                 match self.restart(consumer) {

@@ -12,7 +12,9 @@ mod retention;
 mod topics;
 mod transactions;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Kafka, Service, Settings, Source};
@@ -96,6 +98,8 @@ fn is_grouped(service: &Service) -> bool {
     service.policy.scope == Scope::Group
 }
 
+/// The time after which brokers that did not answer about a topic are asked again.
+const ASK_AGAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The time that a refused client waits for another broker, or for another answer.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -106,12 +110,35 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, ConnectEr
     })
 }
 
-/// Runs the checks that need no transaction, once a broker answers. While none does, `keep_waiting` is called about
-/// once a second; it may end the wait. Each answer may take `timeout`.
+/// Runs the checks that need no transaction, once the brokers answer about each topic. While they don't, `keep_waiting`
+/// is called about once a second; it may end the wait. Each answer may take `timeout`.
 pub fn check_patiently(
-    settings: &Settings, timeout: Duration, keep_waiting: impl FnMut(&Unreachable) -> bool,
+    settings: &Settings, timeout: Duration, mut keep_waiting: impl FnMut(&Unreachable) -> bool,
 ) -> Result<Report, ConnectError> {
-    let client = PreflightClient::connect(&settings.kafka, keep_waiting)?;
+    let began = Instant::now();
+    let mut client = PreflightClient::connect(&settings.kafka, &mut keep_waiting)?;
+    loop {
+        let report = look(&client, settings, timeout);
+        // A broker may end, or just have started, between two of its answers.
+        let unanswered = report.findings.iter().find(|finding| finding.may_pass());
+        let Some(finding) = unanswered else { return Ok(report) };
+        let unreachable = Unreachable {
+            bootstrap_servers: settings.kafka.bootstrap_servers.clone(),
+            waited: began.elapsed(),
+            last_error: format!("{} {}", finding.topic.as_deref().unwrap_or_default(), finding.problem),
+            refused: false,
+        };
+        if !keep_waiting(&unreachable) {
+            return Ok(report);
+        }
+        thread::sleep(ASK_AGAIN_INTERVAL);
+        // Another client takes other certificates.
+        client = PreflightClient::connect(&settings.kafka, &mut keep_waiting)?;
+    }
+}
+
+/// Asks the brokers once.
+fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Report {
     let mut report = Report::default();
     let settings = &if settings.has_patterns() {
         report.names = client
@@ -161,6 +188,10 @@ pub fn check_patiently(
                 Err(problem) => report.findings.push(problem.of_topic(&service.name, topic)),
             }
         }
+        if report.findings.iter().any(Finding::may_pass) {
+            // All are asked again, and each question may take the whole time.
+            continue;
+        }
         report.findings.extend(topics::compare(service, &report.topics));
         let of_group = report.topics.get(&service.target).and_then(|_| pace::check(&settings.kafka, service, timeout));
         report.findings.extend(of_group.map(|problem| problem.of_topic(&service.name, &service.target)));
@@ -181,7 +212,7 @@ pub fn check_patiently(
         };
         report.findings.extend(found.into_iter().map(|problem| problem.of_topic(&service.name, topic)));
     }
-    Ok(report)
+    report
 }
 
 /// Registers a transactional id beside each service's own and beside those of its seats, which running instances may

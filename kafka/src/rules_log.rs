@@ -103,6 +103,12 @@ impl RulesTopic {
         }
     }
 
+    /// Drops the clients and makes others, which take other certificates. Changes on their way have an unknown outcome.
+    pub fn reconnect(&mut self) {
+        (self.reader, self.writer) = (None, None);
+        self.log.read_again();
+    }
+
     /// Asks for a change. `poll` returns its outcome.
     ///
     /// # Errors

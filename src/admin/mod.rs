@@ -175,6 +175,7 @@ const EXPLAIN_QUERY: Parameters = &[
     ("at", "string", "A time (RFC 3339) in place of now."),
 ];
 const BAD_QUERY: Refusals = &[(400, "The question is not as described.")];
+const NOTHING_LOST: Refusals = &[(404, "There is no such service."), (409, "No records of the topic are gone.")];
 const BAD_TOP: Refusals = &[(400, "The question is not as described."), (404, "There is no such service.")];
 const NO_RELOAD: Refusals = &[
     (400, "The question is not as described."),
@@ -242,7 +243,7 @@ routes! {
         "Shows the rules of a service.";
     get "/services/{name}/rules/changes" => rules::changes, schema::<RuleChangesView>, &[], BAD_TOP,
         "Shows the last changes of rules of run time that this instance saw.";
-    post "/services/{name}/rules/accept-loss" => rules::accept_loss, openapi::any_object, &[], BAD_TOP,
+    post "/services/{name}/rules/accept-loss" => rules::accept_loss, openapi::any_object, &[], NOTHING_LOST,
         "Goes on with what the topic of the rules has, after records of it were lost.";
     get "/services/{name}/rules/{rule}" => rules::one, schema::<RuleView>, &[], NO_CLIENT,
         "Shows one rule; If-None-Match with its ETag answers 304.";

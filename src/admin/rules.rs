@@ -1,5 +1,6 @@
 //! The rules of a service: those in force, and changes of the rules of run time.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,14 +21,15 @@ use watermaster_api::{
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
-use watermaster_core::rules::{Origin, Rule, RuleTarget};
+use watermaster_core::rules::{Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
 use watermaster_settings::config::{instant, rule_of_json};
 use watermaster_settings::{Role, Service};
 
+use super::pool::json_answer;
 use super::{Caller, HttpRefusal, Served, find, refusal};
 use crate::clock;
-use crate::rules::{KnownRule, KnownRules, RuleRequest, RulesOrder, with_run_time};
+use crate::rules::{KnownRule, KnownRules, LogState, RuleRequest, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
@@ -108,33 +110,40 @@ pub(super) async fn list(
         return Err(bad_question(&format!("limit is 1 to {MAX_RULES}")));
     }
     let (service, handle) = service_of(&served, &name)?;
-    let mut rules = views(&service, &handle, query.client.as_deref());
-    let after = query.after.unwrap_or_default();
-    let matches = |rule: &RuleView| {
-        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
-        is(&query.origin, &rule.origin) && is(&query.state, &rule.state)
-    };
-    rules.retain(|rule| *rule.name > *after && matches(rule));
-    let more = rules.len() > limit;
-    rules.truncate(limit);
-    let next = rules.last().filter(|_| more).map(|rule| rule.name.clone());
-    let age_seconds = handle.rules.known().age().map(|age| age.as_secs_f64());
-    Ok(Json(RulesView { service: name, age_seconds, rules, next }).into_response())
+    served.views.answer(move || json_answer(&page(&service, &handle, &query, limit))).await
 }
 
-/// The rules of the file and those of run time, in the order of their names; only those that name this client, if it is
-/// asked for.
-fn views(service: &Service, handle: &ServiceHandle, client: Option<&str>) -> Vec<RuleView> {
+/// A page of the rules of the file and of those of run time, in the order of their names. It ends with a name: a rule
+/// of the file that one of run time replaces is on one page with it.
+fn page(service: &Service, handle: &ServiceHandle, query: &RulesQuery, limit: usize) -> RulesView {
     let now = clock::wall_ms();
-    let known = handle.rules.known();
+    let (client, after) = (query.client.as_deref(), query.after.as_deref().unwrap_or_default());
+    let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
     let names_client =
         |rule: Option<&Rule>| client.is_none_or(|client| rule.is_some_and(|rule| rule.target.names_client(client)));
-    let of_file = of_file(service).filter(|rule| names_client(Some(rule))).map(|rule| file_view(rule, &known, now));
-    let of_run_time = known.rules.iter().filter(|(_, known)| names_client(known.rule.as_ref().ok()));
-    let of_run_time = of_run_time.map(|(name, known)| run_time_view(name, known, now));
-    let mut all: Vec<RuleView> = of_file.chain(of_run_time).collect();
-    all.sort_by(|one, other| (&one.name, &one.origin).cmp(&(&other.name, &other.origin)));
-    all
+    let known = handle.rules.known();
+    let of_file = of_file(service).filter(|rule| *rule.name > *after && is(&query.origin, "file"));
+    let of_file = of_file.filter(|rule| names_client(Some(rule)) && is(&query.state, known.state_in_file(rule, now)));
+    let of_run_time = known.rules.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+    let of_run_time = of_run_time.filter(|(_, known)| {
+        let wanted = is(&query.origin, "run_time") && is(&query.state, known.state(now));
+        wanted && names_client(known.rule.as_ref().ok())
+    });
+    let mut found: Vec<(&str, Result<&Rule, &KnownRule>)> = of_file.map(|rule| (&*rule.name, Ok(rule))).collect();
+    found.extend(of_run_time.map(|(name, known)| (&**name, Err(known))));
+    // The sort is stable, so that a rule of the file stands before that of run time with its name.
+    found.sort_by_key(|(name, _)| *name);
+    let mut end = found.len().min(limit);
+    while end < found.len() && found[end].0 == found[end - 1].0 {
+        end += 1;
+    }
+    let next = (end < found.len()).then(|| found[end - 1].0.to_owned());
+    let views = found[..end].iter().map(|(name, rule)| match rule {
+        Ok(rule) => file_view(rule, &known, now),
+        Err(of_run_time) => run_time_view(name, of_run_time, now),
+    });
+    let rules = views.collect();
+    RulesView { service: service.name.clone(), age_seconds: known.age().map(|age| age.as_secs_f64()), rules, next }
 }
 
 fn of_file(service: &Service) -> impl Iterator<Item = &Rule> {
@@ -210,15 +219,20 @@ pub(super) async fn explain(
     };
     let at = at(query.at.as_deref())?;
     let (service, handle) = service_of(&served, &name)?;
-    let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
-    Ok(Json(ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref())).into_response())
+    let explain = move || {
+        let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
+        json_answer(&ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref()))
+    };
+    served.views.answer(explain).await
 }
 
 /// The policy of a service at a time, with rules of run time and with the groups of its known clients and of one more.
 fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64) -> Policy {
     let mut policy = with_run_time(&service.policy, rules);
     policy.meet_groups_of(handle.cell.get().clients.iter().map(|known| &*known.name).chain(client));
-    policy.at(at)
+    let mut policy = policy.at(at);
+    policy.take_found(handle.pace.limit());
+    policy
 }
 
 fn at(text: Option<&str>) -> Result<i64, HttpRefusal> {
@@ -268,29 +282,47 @@ pub(super) async fn change(
     path: Result<Path<(String, String)>, PathRejection>, query: Result<Query<ChangeQuery>, QueryRejection>,
     method: Method, headers: HeaderMap, body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, HttpRefusal> {
-    let (Ok(Path((service_name, name))), Ok(Query(query))) = (path, query) else {
+    let (Ok(Path((service, name))), Ok(Query(query))) = (path, query) else {
         return Err(bad_question("allowed: dry_run, at, wait"));
     };
+    let (verb, dry_run) = (if method == Method::DELETE { "delete" } else { "put" }, query.dry_run);
+    let answer = change_rule(&served, &caller, &service, name.clone(), query, &method, &headers, body).await;
+    let status = answer.as_ref().map_or_else(|HttpRefusal(response)| response.status(), Response::status);
+    let (result, by) = (status.as_u16(), &caller.name);
+    match status.is_success() {
+        _ if dry_run => {}
+        true => info!(service, rule = name, verb, result, by, "a change of a rule"),
+        false => warn!(service, rule = name, verb, result, by, "a change of a rule is refused"),
+    }
+    answer
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one request")]
+async fn change_rule(
+    served: &Served, caller: &Caller, service_name: &str, name: String, query: ChangeQuery, method: &Method,
+    headers: &HeaderMap, body: Result<Bytes, BytesRejection>,
+) -> Result<Response, HttpRefusal> {
     let now = at(query.at.as_deref())?;
     let wait = query.wait.as_deref().map(wait_of).transpose()?;
-    let (service, handle) = service_of(&served, &service_name)?;
+    let (service, handle) = service_of(served, service_name)?;
     if service.rules_topic.is_none() && !query.dry_run {
         let message = format!("service {service_name:?} has no rules_topic: its rules are those of the file");
         return Err(refused(StatusCode::CONFLICT, "rules_off", message));
     }
-    if !caller.changes(&service_name) {
+    if !caller.changes(service_name) {
         return Err(not_this_service());
     }
-    let rule = match (method == Method::DELETE, body) {
+    let rule = match (*method == Method::DELETE, body) {
         (true, _) => None,
-        (false, Ok(body)) => Some(parsed(&name, &headers, &body, &service)?),
+        (false, Ok(body)) => Some(parsed(&name, headers, &body, &service)?),
         (false, Err(error)) => return Err(refused(error.status(), "too_large", error.body_text())),
     };
-    let former = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
-    let known = handle.rules.known().rules.get(&*name).map(|known| known.rule.clone());
+    let in_file = service.policy.rules.iter().find(|rule| *rule.name == *name).cloned();
+    let known = handle.rules.known().rules.get(&*name).map(|known| (known.version, known.rule.clone()));
+    let (version, existed) = (known.as_ref().map(|(version, _)| *version), known.is_some());
     // A rule that is not understood here may be one for the service.
-    let is_opaque = matches!(known, Some(Err(_)));
-    let former = known.and_then(Result::ok).or(former);
+    let is_opaque = matches!(known, Some((_, Err(_))));
+    let former = known.and_then(|(_, rule)| rule.ok()).or_else(|| in_file.clone());
     let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
     if (of_service(&parsed_rule) || of_service(&former) || is_opaque) && caller.role < Role::Operate && !query.dry_run {
@@ -298,36 +330,45 @@ pub(super) async fn change(
         return Err(refused(StatusCode::FORBIDDEN, "forbidden", message));
     }
     if query.dry_run {
-        let mut rules = handle.rules.rules();
-        let before = policy_at(&service, &handle, &rules, None, now);
-        rules.retain(|known| *known.name != *name);
-        rules.extend(parsed_rule);
-        let after = policy_at(&service, &handle, &rules, None, now);
-        return Ok(Json(dry_run(&handle, &before, &after)).into_response());
+        let compare = move || {
+            let mut rules = handle.rules.rules();
+            let before = policy_at(&service, &handle, &rules, None, now);
+            rules.retain(|known| *known.name != *name);
+            rules.extend(parsed_rule);
+            let after = policy_at(&service, &handle, &rules, None, now);
+            json_answer(&dry_run(&handle, &before, &after))
+        };
+        return served.views.answer(compare).await;
     }
     if parsed_rule.as_ref().is_some_and(|rule| rule.until_ms.is_some_and(|until| until <= clock::wall_ms())) {
         let body =
             json!({ "error": "invalid", "message": "until is over: the rule would have no effect", "field": "until" });
         return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
     }
-    let Some(precondition) = precondition(&headers) else {
+    let Some(mut precondition) = precondition(headers) else {
         let message = "state If-Match: \"VERSION\" or *, or If-None-Match: *";
         return Err(refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message));
     };
-    if rule.is_none() && former.as_ref().is_some_and(|rule| rule.origin == Origin::File) {
+    // Meanwhile it may become a rule for the service, which takes another role.
+    if caller.role < Role::Operate
+        && precondition == Precondition::Present
+        && let Some(version) = version
+    {
+        precondition = Precondition::Version(version);
+    }
+    if rule.is_none() && !existed && in_file.is_some() {
         let message = "the rule is one of the file: put it with \"disabled\": true";
         return Err(refused(StatusCode::CONFLICT, "in_file", message));
     }
-    let verb = if rule.is_some() { "put" } else { "delete" };
     let (answer, outcome) = oneshot::channel();
+    let (by, at_ms) = (Box::from(caller.name.as_str()), clock::since_epoch().as_millis() as u64);
     let write = WriteRequest {
         name: name.as_str().into(),
         precondition,
-        rule: rule.map(|(_, text)| text),
-        by: caller.name.as_str().into(),
-        at: clock::since_epoch().as_millis() as u64,
+        rule: rule.as_ref().map(|(_, text)| text.clone()),
+        by: Box::clone(&by),
+        at: at_ms,
     };
-    let existed = handle.rules.known().rules.contains_key(&*name);
     let is_taken = handle.rules.order(RulesOrder::Write(RuleRequest { write, answer }));
     let outcome = match timeout(ANSWER_TIMEOUT, outcome).await {
         _ if !is_taken => Err(WriteRefusal::Busy),
@@ -335,18 +376,13 @@ pub(super) async fn change(
         Ok(Err(_)) => Ok(WriteOutcome::NotSent),
         Err(_) => Ok(WriteOutcome::Unknown),
     };
-    let instances = match (wait, &outcome) {
-        (Some(wait), Ok(WriteOutcome::InForce(_))) => Some(taken_over(&handle, wait).await),
-        _ => None,
+    let Ok(WriteOutcome::InForce(version)) = outcome else { return Err(not_in_force(&handle, &name, outcome)) };
+    let instances = match wait {
+        Some(wait) => Some(taken_over(&handle, wait).await),
+        None => None,
     };
-    let response = answered(&handle, &name, outcome, existed, instances).into_response();
-    let (result, by) = (response.status().as_u16(), &caller.name);
-    if response.status().is_success() {
-        info!(service = service_name, rule = name, verb, result, by, "a change of a rule");
-    } else {
-        warn!(service = service_name, rule = name, verb, result, by, "a change of a rule is refused");
-    }
-    Ok(response)
+    let put = rule.map(|(rule, body)| KnownRule { version, by, at_ms, body, rule: Ok(rule) });
+    Ok(in_force(&handle, &name, version, put, existed, instances))
 }
 
 /// Reads the rule in a body, and its text.
@@ -372,39 +408,42 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
     Ok((rule, text.into()))
 }
 
-/// Answers with the outcome of a change.
-fn answered(
-    handle: &ServiceHandle, name: &str, outcome: Result<WriteOutcome, WriteRefusal>, existed: bool,
+/// Answers a change that came in force with its own version, also if a later change has replaced it by now.
+fn in_force(
+    handle: &ServiceHandle, name: &str, version: RuleVersion, put: Option<KnownRule>, existed: bool,
     instances: Option<TakenOver>,
-) -> Result<Response, HttpRefusal> {
-    let in_force = || {
-        let known = handle.rules.known();
-        let view = known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()));
-        view.map(|view| RuleView { instances, ..view })
+) -> Response {
+    let etag = [(header::ETAG, format!("\"{version}\""))];
+    let Some(put) = put else { return (StatusCode::NO_CONTENT, etag).into_response() };
+    let now = handle.rules.known().rules.get(name).map(|known| known.version);
+    let warnings = match now {
+        Some(now) if now == version => Vec::new(),
+        Some(now) => vec![format!("version {now} has replaced this one")],
+        None => vec!["the rule has been deleted since".to_owned()],
     };
+    let view = RuleView { instances, warnings, ..run_time_view(name, &put, clock::wall_ms()) };
+    if existed { (etag, Json(view)).into_response() } else { (StatusCode::CREATED, etag, Json(view)).into_response() }
+}
+
+/// Answers with the reason for which a change is not known to be in force.
+fn not_in_force(handle: &ServiceHandle, name: &str, outcome: Result<WriteOutcome, WriteRefusal>) -> HttpRefusal {
     let why = match outcome {
         Ok(WriteOutcome::Refused(why)) | Err(why) => why,
-        Ok(WriteOutcome::InForce(version)) => {
-            let etag = [(header::ETAG, format!("\"{version}\""))];
-            return Ok(match in_force() {
-                None => (StatusCode::NO_CONTENT, etag).into_response(),
-                Some(view) if existed => (etag, Json(view)).into_response(),
-                Some(view) => (StatusCode::CREATED, etag, Json(view)).into_response(),
-            });
-        }
-        Ok(WriteOutcome::Unknown) => {
+        Ok(WriteOutcome::InForce(_) | WriteOutcome::Unknown) => {
             let message = "the outcome is unknown: the change may be in force, or come in force; ask again";
-            return Err(refused(StatusCode::GATEWAY_TIMEOUT, "unknown", message));
+            return refused(StatusCode::GATEWAY_TIMEOUT, "unknown", message);
         }
         Ok(WriteOutcome::NotSent) => {
             let message = "the topic of the rules takes no record";
-            return Err(refused(StatusCode::SERVICE_UNAVAILABLE, "not_sent", message));
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "not_sent", message);
         }
     };
     let message = why.to_string();
-    Err(match why {
+    match why {
         WriteRefusal::Changed { .. } | WriteRefusal::Missing => {
-            let body = json!({ "error": "changed", "message": message, "in_force": in_force() });
+            let known = handle.rules.known();
+            let view = known.rules.get(name).map(|rule| run_time_view(name, rule, clock::wall_ms()));
+            let body = json!({ "error": "changed", "message": message, "in_force": view });
             refusal(StatusCode::PRECONDITION_FAILED, body)
         }
         WriteRefusal::Busy => {
@@ -419,7 +458,7 @@ fn answered(
         WriteRefusal::TooMany(_) => refused(StatusCode::CONFLICT, "too_many_rules", message),
         WriteRefusal::Unwritable(_) => refused(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message),
         WriteRefusal::Reading => refused(StatusCode::SERVICE_UNAVAILABLE, "reading", message),
-    })
+    }
 }
 
 /// Goes on with what the topic of the rules has.
@@ -430,7 +469,13 @@ pub(super) async fn accept_loss(
     if !caller.changes(&name) {
         return Err(not_this_service());
     }
-    find(&served.state, &name)?.rules.order(RulesOrder::AcceptLoss);
+    let (service, handle) = service_of(&served, &name)?;
+    if service.rules_topic.is_none() || handle.rules.known().state != LogState::Lost {
+        return Err(refused(StatusCode::CONFLICT, "nothing_lost", "no records of a topic of rules are gone"));
+    }
+    if !handle.rules.order(RulesOrder::AcceptLoss) {
+        return Err(not_in_force(&handle, "", Err(WriteRefusal::Busy)));
+    }
     Ok(Json(json!({ "accepted": true })).into_response())
 }
 

@@ -95,6 +95,7 @@ impl<'c> Engine<'c> {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
                 let client = client.and_then(|client| self.throttle.clients().name_of(client));
+                self.rounds.fresh = true;
                 self.rounds.round.admit(place, record, cost, client);
             }
             Verdict::Delay(slot) => self.delayed.insert(slot, record),
@@ -147,8 +148,9 @@ impl<'c> Engine<'c> {
 
     fn apply(&mut self, action: Action) {
         match action {
-            Action::Admit { slot, partition, offset, bytes, client, .. } => {
+            Action::Admit { slot, partition, offset, bytes, client, waited } => {
                 let client = self.throttle.clients().name_of(client);
+                self.rounds.fresh |= waited < self.job.kafka.commit_interval;
                 self.rounds.round.admit((partition, offset), self.delayed.take(slot), bytes as usize, client);
             }
             Action::Reject { slot, partition, offset, bytes, rejection, name } => {

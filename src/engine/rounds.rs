@@ -45,6 +45,8 @@ pub(super) struct Rounds<'c> {
     pub(super) caught_up: bool,
     /// The next round is due at once: an offset must be committed before the first record.
     pub(super) commit_now: bool,
+    /// The round has an admitted record whose delay so far is shorter than the commit interval.
+    pub(super) fresh: bool,
     /// The start of the running round, or of the preparation.
     began: Instant,
     /// The time at which a round noticed the shutdown.
@@ -59,6 +61,7 @@ impl<'c> Rounds<'c> {
             schedule,
             caught_up: false,
             commit_now: false,
+            fresh: false,
             began: Instant::now(),
             draining_since: None,
         }
@@ -72,12 +75,13 @@ impl<'c> Rounds<'c> {
         self.round.len() >= MAX_RECORDS || self.round.bytes() >= MAX_BYTES
     }
 
-    /// The next round is due early if there is nothing to add to it: no record waits, neither to be read nor for the
-    /// capacity.
+    /// The next round is due early once all records are read, if none is delayed that could be added to it. A fresh
+    /// record waits for no delayed ones: the rest of the interval would be the larger part of its delay, so that all
+    /// clients would feel a flood of one.
     pub(super) fn due_at(&self, throttle: &Throttle) -> Time {
         match self.schedule {
             _ if self.commit_now => Time::ZERO,
-            RoundSchedule { early, .. } if self.caught_up && throttle.backlog().0 == 0 => early,
+            RoundSchedule { early, .. } if self.caught_up && (self.fresh || throttle.backlog().0 == 0) => early,
             RoundSchedule { latest, .. } => latest,
         }
     }
@@ -135,7 +139,8 @@ impl Engine<'_> {
         rounds.round.clear();
         counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
-        (rounds.schedule, rounds.commit_now) = (RoundSchedule::after(began, now, &self.job.kafka), false);
+        (rounds.schedule, rounds.commit_now, rounds.fresh) =
+            (RoundSchedule::after(began, now, &self.job.kafka), false, false);
         self.end_delay("a late round was committed");
         // Each admission joins the running round at once, so that all of them have arrived.
         self.job.handle.open.set_delivered(self.throttle.admitted());
@@ -281,7 +286,7 @@ impl Engine<'_> {
 /// The times of the next round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundSchedule {
-    /// The round is due from then on if nothing can be added to it.
+    /// The round is due from then on if all records are read, and it has a fresh one or none is delayed.
     early: Time,
     /// The round is due in any case.
     latest: Time,

@@ -91,17 +91,13 @@ impl PolicyInForce {
         self.groups.append(&mut self.new_groups);
     }
 
-    /// Returns the policy in force at this time. The smaller one of a rule's capacity and the found one counts, unless
-    /// a rule has the search observe only.
+    /// Returns the policy in force at this time.
     pub(super) fn look(&mut self, wall_ms: i64) -> Policy {
         self.looked_ms = wall_ms;
         self.next_ms = self.with_rules.rules.next_change(wall_ms).unwrap_or(i64::MAX);
         self.with_rules.met_groups = self.groups.iter().cloned().collect();
         let mut policy = self.with_rules.at(wall_ms);
-        if let Some(found) = self.found.filter(|_| !policy.pace_observes()) {
-            let by_rule = policy.capacity_by_rule().unwrap_or(u64::MAX);
-            policy.capacity = found.min(by_rule);
-        }
+        policy.take_found(self.found);
         policy
     }
 

@@ -157,7 +157,7 @@ metrics! {
         "Clients known now."
         Service |s, out| out.put(s.newest.clients.known());
     "watermaster_max_clients" Gauge Count ["service"]
-        "The most clients that are known at a time (max_clients)."
+        "The most clients that are known at a time: max_clients, and those that rules list."
         Service |s, out| out.put(s.newest.limits.clients);
     "watermaster_new_clients_total" Counter Count ["service"]
         "Client ids that were not known when their first record came, those that had been forgotten included."

@@ -56,7 +56,7 @@ pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
             thread::sleep(CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())));
         }
     }
-    handle.pace.set_limit(None);
+    handle.pace.forget_limit();
     handle.cell.set_pace(None);
 }
 
@@ -99,13 +99,14 @@ fn cuts(pace: &Pace, clock: &Clock) -> u64 {
 /// Tells the engine the limit, if it differs from the one in force.
 fn tell(pace: &Pace, settings: &PaceSettings, handle: &ServiceHandle, snapshot: &ServiceSnapshot) {
     let (limit, params) = (pace.limit(), &settings.params);
-    handle.pace.set_limit((params.control == Control::Apply).then_some(limit));
     let in_force = snapshot.figures.capacity;
     let is_bound = [params.floor, params.ceiling, params.capacity].contains(&limit);
     let is_small = limit.abs_diff(in_force) * SMALL_CHANGE < in_force;
-    if params.control == Control::Apply && limit != in_force && (is_bound || !is_small) {
-        handle.inbox.leave(Change { capacity: Some(limit), ..Change::default() });
-    }
+    handle.pace.set_limit(settings, (params.control == Control::Apply).then_some(limit), || {
+        if params.control == Control::Apply && limit != in_force && (is_bound || !is_small) {
+            handle.inbox.leave(Change { capacity: Some(limit), ..Change::default() });
+        }
+    });
 }
 
 /// The engine's figures at the last poll.

@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use watermaster_api::{RuleChangeView, rfc3339};
 use watermaster_core::rules::log::record::VERSION;
 use watermaster_core::rules::log::{
-    InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRequest, WriteTicket,
+    InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRefusal, WriteRequest, WriteTicket,
 };
 use watermaster_kafka::control::ensure_rules_topic;
 use watermaster_kafka::rules_log::RulesTopic;
@@ -60,23 +60,28 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
     let Some(topic) = &service.rules_topic else { return };
     let ends = || stop.load(Ordering::Relaxed) || handle.is_stopped();
     let group = watermaster_kafka::consumer::group_id(kafka, service);
+    let orders = handle.rules.receiver();
     while let Err(why) = ensure_rules_topic(kafka, topic, TIMEOUT) {
         warn!(service = service.name, "the rules can't be read: {why}");
         let until = Instant::now() + RETRY_INTERVAL;
         while Instant::now() < until && !ends() {
+            while let Ok(order) = orders.try_recv() {
+                if let RulesOrder::Write(RuleRequest { answer, .. }) = order {
+                    let _ = answer.send(Err(WriteRefusal::Reading));
+                }
+            }
             thread::sleep(super::CHECK_INTERVAL);
         }
         if ends() {
             return;
         }
     }
-    let open = || RulesTopic::new(kafka, &group, topic, RandomState::new().hash_one(&service.name), TIMEOUT);
     let mut secrets = kafka.secrets.other_changes();
     let mut follower = Follower {
         service,
         handle,
-        topic: open(),
-        orders: handle.rules.receiver(),
+        topic: RulesTopic::new(kafka, &group, topic, RandomState::new().hash_one(&service.name), TIMEOUT),
+        orders,
         waiting: HashMap::new(),
         is_news: false,
         told_at: None,
@@ -89,7 +94,7 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
         // A living client does not take another certificate.
         let changes = kafka.secrets.other_changes();
         if std::mem::replace(&mut secrets, changes) != changes {
-            follower.reopen(open());
+            follower.topic.reconnect();
         }
         if !follower.step(&clock) {
             thread::sleep(super::CHECK_INTERVAL);
@@ -121,7 +126,8 @@ impl Follower<'_> {
         }
         self.note_position();
         let max_capacity = self.handle.rules.max_capacity();
-        if std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity {
+        let is_other = std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity;
+        if is_other && self.topic.log().known().is_some() {
             self.note_all();
         }
         if self.cleaned_at.elapsed() >= CLEAN_INTERVAL {
@@ -133,14 +139,6 @@ impl Follower<'_> {
             self.handle.inbox.leave(Change { rules: Some(self.handle.rules.to_take()), ..Change::default() });
         }
         is_fine
-    }
-
-    /// Reads the topic with other clients. The outcomes of changes on their way are unknown.
-    fn reopen(&mut self, topic: RulesTopic) {
-        self.topic = topic;
-        for (answer, _) in self.waiting.drain().filter_map(|(_, (answer, verb))| Some((answer?, verb))) {
-            let _ = answer.send(Ok(WriteOutcome::Unknown));
-        }
     }
 
     fn write(&mut self, clock: &Clock, write: WriteRequest, answer: Option<oneshot::Sender<WriteAnswer>>) {

@@ -139,6 +139,7 @@ fn report([plain, upstream]: [&Arc<SendCounts>; 2], done: serde_json::Value) {
 
 fn producer(plan: &Plan, transactional_id: Option<&str>, counts: &Arc<SendCounts>) -> Sender {
     let mut config = plan.client();
+    config.set("max.in.flight.requests.per.connection", "1");
     config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "5").set("compression.type", "lz4");
     config.set("message.max.bytes", "4194304").set("queue.buffering.max.messages", "500000");
     if let Some(id) = transactional_id {

@@ -12,6 +12,13 @@ pub fn refuse_next_batch(broker: &Embedded) {
     broker.cluster().request_errors(RDKafkaApiKey::Produce, &[error]);
 }
 
+/// Takes the next batch for a repeat of an earlier one and drops it, as a broker does that refused a producer's first
+/// batch and took its second.
+pub fn take_next_batch_for_a_repeat(broker: &Embedded) {
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
+    broker.cluster().request_errors(RDKafkaApiKey::Produce, &[error]);
+}
+
 /// Refuses a producer id to this number of producers, which is fatal to them.
 pub fn refuse_next_producers(broker: &Embedded, count: usize) {
     let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; count];
@@ -33,6 +40,15 @@ pub fn refuse_joins(broker: &Embedded, count: usize) {
 /// Lets members join again.
 pub fn allow_joins(broker: &Embedded) {
     broker.cluster().clear_request_errors(RDKafkaApiKey::JoinGroup);
+}
+
+/// Has the brokers know the leaders of this topic, or not.
+pub fn set_led(broker: &Embedded, name: &str, is_led: bool) {
+    let error = match is_led {
+        true => RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR,
+        false => RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE,
+    };
+    broker.cluster().topic_error(name, error).unwrap();
 }
 
 /// Denies all access to this topic from now on.

@@ -66,6 +66,8 @@ impl Producer {
     pub fn lingering(broker: &Broker, millis: &str) -> Producer {
         let mut config = broker.client();
         config.set("enable.idempotence", "true").set("linger.ms", millis).set("compression.type", "lz4");
+        // With more than one, a batch may be lost on a new topic, whose leader refuses the first and takes the second.
+        config.set("max.in.flight.requests.per.connection", "1");
         config.set("message.max.bytes", "4194304").set("partitioner", "murmur2_random");
         config.set("queue.buffering.max.messages", "200000");
         Producer(config.create_with_context(Deliveries::default()).expect("a producer"))

@@ -231,7 +231,10 @@ impl Endpoint {
 fn reason(body: Result<String, ureq::Error>) -> String {
     let text = body.unwrap_or_else(|error| error.to_string());
     let json = serde_json::from_str::<serde_json::Value>(&text).ok();
-    let error = json.and_then(|json| Some(json.get("error")?.as_str()?.to_owned()));
+    // Some answers have a word for programs and a sentence for people.
+    let sentence =
+        |json: serde_json::Value| ["message", "error"].iter().find_map(|key| Some(json.get(key)?.as_str()?.to_owned()));
+    let error = json.and_then(sentence);
     printable(error.as_deref().unwrap_or(text.trim())).into_owned()
 }
 

@@ -19,7 +19,8 @@ use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
 use super::{GroupParams, Mode};
 use crate::allocator::{
-    AllocationParams, Claim, Credit, Fixed, Grant, GroupClaim, LevelAllocator, LevelClaims, MAX_CLAIMS, Part, Wants,
+    AllocationParams, Claim, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator, LevelClaims, MAX_CLAIMS,
+    Part, Wants,
 };
 use crate::policy::Policy;
 use crate::units::{Ratio, Weight};
@@ -100,6 +101,7 @@ pub(crate) struct Splitter {
     totals: Vec<Load>,
     /// The default shares of clients at the last split, by number.
     default_shares: Vec<u64>,
+    fair: FairWeights,
     /// The number of each client with a load.
     claimants: Vec<usize>,
     claims: Vec<Claim>,
@@ -153,9 +155,12 @@ impl Splitter {
         self.allocator.allocate(&allocation, &claims, &mut self.grants, &mut self.group_grants);
         self.default_shares.clear();
         self.default_shares.resize(input.clients.len(), 0);
+        self.fair = FairWeights::new(allocation.lending);
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             self.default_shares[number] = grant.default_share.floor();
+            self.fair.count(grant);
         }
+        self.fair.settle();
         let targets = match input.params.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
@@ -246,11 +251,9 @@ impl Splitter {
             1 => 0,
             _ => (u128::from(*capacity) * u128::from(params.standby.millionths()) / 1_000_000) as u64 / count,
         };
-        let weight =
-            |grant: &Grant| ((grant.exact.max(grant.default_share).to_bits() >> (64 - FRACTION_BITS)) as u64).max(1);
         let demand = |(&number, grant): (&usize, &Grant)| Demand {
             demand: u128::from(self.totals[number].demand) << FRACTION_BITS,
-            weight: weight(grant),
+            weight: ((self.fair.weight(grant).to_bits() >> (64 - FRACTION_BITS)) as u64).max(1),
         };
         let demands: Vec<Demand> = self.claimants.iter().zip(&self.grants).map(demand).collect();
         let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
@@ -372,7 +375,7 @@ impl Splitter {
         let most = u128::from(input.capacity / SMALL_LOADS) * u128::from(grant.records) / wanted;
         let default_share = each(grant.default_share);
         Some(Part {
-            weight: each(grant.exact.max(grant.default_share)),
+            weight: each(self.fair.weight(&grant).max(grant.default_share)),
             records: most as u64,
             whole_records: most as u64,
             default_share,

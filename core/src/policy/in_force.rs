@@ -7,6 +7,11 @@ use super::{ClientPolicy, GroupPolicy, Limit, Policy};
 use crate::rules::{Field, FieldDecision, Rule};
 use crate::units::Weight;
 
+/// The most clients that a service knows. Rules may name more, which are unlisted.
+pub const MAX_CLIENTS: usize = 1_000_000;
+/// The most groups. Rules may name more, whose clients are unlisted.
+pub(super) const MAX_GROUPS: usize = 10_000;
+
 /// The values that hold for a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientEffects {
@@ -44,8 +49,14 @@ impl Policy {
     fn list_groups(&mut self) {
         let rules = Arc::clone(&self.rules);
         let met = self.met_groups.iter().filter(|name| rules.makes_group(name, self.rules_at_ms)).cloned();
-        let mut made: BTreeSet<Arc<str>> = rules.listed_groups(self.rules_at_ms).into_iter().chain(met).collect();
-        self.groups.iter().for_each(|group| _ = made.remove(&*group.name));
+        let configured: HashSet<&str> = self.groups.iter().map(|group| group.name.as_str()).collect();
+        let listed = rules.listed_groups(self.rules_at_ms).into_iter().chain(met);
+        let (mut made, room) = (BTreeSet::new(), MAX_GROUPS.saturating_sub(configured.len()));
+        for name in listed.filter(|name| !configured.contains(&**name)) {
+            if made.len() < room {
+                made.insert(name);
+            }
+        }
         self.made_groups = made.len();
         self.groups.extend(made.iter().map(|name| GroupPolicy {
             name: name.to_string(),
@@ -63,16 +74,18 @@ impl Policy {
         }
     }
 
-    /// Lists the clients that rules name in order to set their weight, unless no client is listed.
+    /// Lists the clients that rules name in order to set their weight, unless no client is listed. They take no place
+    /// from clients that come while the service runs.
     fn list_clients(&mut self) {
         if !self.all_alone {
             let known: HashSet<String> = self.clients.iter().map(|client| client.name.clone()).collect();
             for id in self.rules.listed_clients(self.rules_at_ms) {
-                if !known.contains(&*id) && self.group_of(&id).is_none() {
+                if self.clients.len() < MAX_CLIENTS && !known.contains(&*id) && self.group_of(&id).is_none() {
                     let name = id.to_string();
                     self.clients.push(ClientPolicy { name, weight: Weight::ONE, limits: Vec::new() });
                 }
             }
+            self.max_clients = (self.max_clients + self.clients.len() - known.len()).min(MAX_CLIENTS);
         }
         for place in 0..self.clients.len() {
             let name = self.clients[place].name.clone();
@@ -128,9 +141,13 @@ impl Policy {
         }
     }
 
-    /// The capacity that a rule sets.
-    pub fn capacity_by_rule(&self) -> Option<u64> {
-        self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.capacity)
+    /// Takes the capacity that the search found. The smaller one of it and a rule's counts, unless a rule has the
+    /// search observe only.
+    pub fn take_found(&mut self, found: Option<u64>) {
+        if let Some(found) = found.filter(|_| !self.pace_observes()) {
+            let by_rule = self.rules.for_service(self.rules_at_ms).decide(|rule| rule.effects.capacity);
+            self.capacity = by_rule.map_or(found, |capacity| found.min(capacity));
+        }
     }
 
     /// Returns whether a rule has the search for the capacity observe only.

@@ -143,6 +143,8 @@ pub enum BeginCause {
     Removed,
     /// Lost records were accepted.
     LossAccepted,
+    /// The owner reads with another client.
+    Reconnected,
 }
 
 /// Something that the owner has to do, or to know.
@@ -340,6 +342,13 @@ impl RulesLog {
         }
         self.follow_no_more(LogPhase::Lost);
         self.actions.push_back(LogAction::Lost);
+    }
+
+    /// Reads the log again, with another client of the owner. A log that lost records stays so.
+    pub fn read_again(&mut self) {
+        if !self.is_lost() {
+            self.begin_again(BeginCause::Reconnected);
+        }
     }
 
     /// Goes on with the records that a log has which lost others.

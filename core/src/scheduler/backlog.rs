@@ -74,7 +74,7 @@ pub(crate) struct Backlog {
     pub(super) kept_bytes: u64,
     pub(super) fair: FairQueue,
     /// Clients and groups that their own limit refused a record, by the time at which they may try again.
-    blocked: BinaryHeap<Reverse<(Time, u32)>>,
+    pub(super) blocked: BinaryHeap<Reverse<(Time, u32)>>,
 }
 
 /// Returns whether a tenth of the wait is saved. Each block that becomes shorter leaves an entry in the heap until its
@@ -89,6 +89,11 @@ impl Backlog {
         let others = self.others.iter().map(|(_, list)| list);
         let lists = [&self.first, &self.arrivals].into_iter().chain(others);
         lists.flat_map(|list| list.iter(&self.entries, |entry| &entry.of_all))
+    }
+
+    /// The records that go first, in the order of their arrival.
+    pub(super) fn first(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.first.iter(&self.entries, |entry| &entry.of_all)
     }
 
     /// The number of delayed records.
@@ -328,8 +333,9 @@ impl Backlog {
 
     /// Blocks a client: none of its records is sent before `until`.
     pub(super) fn block(&mut self, client: u32, queue: &mut ClientQueue, until: Time) {
-        queue.blocked = Some(until);
-        self.wake_at(until, client);
+        if queue.blocked.replace(until) != Some(until) {
+            self.wake_at(until, client);
+        }
     }
 
     /// Blocks a group: none of its clients' records is sent before `until`.

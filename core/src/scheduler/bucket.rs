@@ -75,6 +75,12 @@ impl LeakyBucket {
         *self = LeakyBucket { debt: debt.min(most), at: self.at, ..other };
     }
 
+    /// Returns whether the bucket is not empty now.
+    pub(super) fn has_debt(&mut self, now: Time) -> bool {
+        self.leak(now);
+        self.debt > 0
+    }
+
     /// Returns whether one more record fits now.
     pub(super) fn has_room(&mut self, now: Time) -> bool {
         self.leak(now);

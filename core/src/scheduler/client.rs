@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
 use super::limits::Limits;
-use crate::allocator::{Claim, Credit, Grant, Wants};
+use crate::allocator::{Claim, Credit, FairWeights, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
@@ -168,6 +168,12 @@ impl Client {
         self.queue.records.is_empty() && !self.configured
     }
 
+    /// Returns whether records that the client sent may still count against its own limits.
+    pub(super) fn has_debt(&mut self, now: Time) -> bool {
+        let idle = now.since(self.last_seen);
+        self.limits.as_deref_mut().is_some_and(|limits| limits.has_debt(now, idle))
+    }
+
     /// Returns whether the client lent part of its share and now wants more than it was granted.
     pub(super) fn recalls(&self) -> bool {
         self.waiting.saturating_add(self.arrivals) > self.recalled_above
@@ -245,7 +251,7 @@ impl Client {
     /// The claim for an allocation. The wants are the last full cycle's if it is the regular allocation of a cycle's
     /// end, else the larger of those and this cycle's so far. A client that was not there for a full cycle claims its
     /// default share. In mode shape, so does one that wants more than in the last cycle: fair queueing hands on what it
-    /// leaves of its share, and it would wait if the borrowers' weights fell only as its records come.
+    /// leaves of its share. A borrower with a small grant would weigh too little meanwhile.
     pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool, mode: Mode) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
         let wants = match (newcomer, at_cycle_end) {
@@ -261,13 +267,10 @@ impl Client {
         Claim { weight: self.weight.thousandths(), wants, credit: self.credit }
     }
 
-    /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
-    /// unrounded.
-    pub(super) fn take_grant(&mut self, grant: Grant, group_lends: bool, fair: &FairQueue) {
-        let weight = |grant: &Grant| grant.exact.max(grant.default_share);
-        // Only a borrower's weight changes from cycle to cycle.
-        if weight(&grant) != weight(&self.grant) {
-            fair.set_weight(&mut self.queue, weight(&grant));
+    /// Takes the result of an allocation, with the weights of the queue that the client stands in.
+    pub(super) fn take_grant(&mut self, grant: Grant, group_lends: bool, weights: &FairWeights, fair: &FairQueue) {
+        if !FairWeights::is_constant(&self.grant, &grant) {
+            fair.set_weight(&mut self.queue, weights.weight(&grant));
         }
         self.set_grant(grant, group_lends);
     }

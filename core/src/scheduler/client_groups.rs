@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::fair::{FairQueue, QueueOf};
 use super::limits::Limits;
-use crate::allocator::{self, Credit, Fixed, Grant, GroupClaim};
+use crate::allocator::{self, Credit, FairWeights, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
 use crate::units::{Ratio, Time, Weight};
 
@@ -43,8 +43,31 @@ pub struct ClientGroup {
     pub limits: Option<Box<Limits>>,
     /// The grant of all its clients together. In a group of instances, this instance's part of it, without a credit.
     pub grant: Grant,
+    /// The weight in fair queueing that the last allocation gave it.
+    fair_weight: Fixed,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
     credit: Credit,
+}
+
+/// The sums of a group's clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupSums {
+    /// The sums of the exact grants and of the default shares.
+    total: Grant,
+    /// The weights of the clients inside the group.
+    pub weights: FairWeights,
+}
+
+impl GroupSums {
+    pub(super) fn new(weights: FairWeights) -> GroupSums {
+        GroupSums { total: Grant::default(), weights }
+    }
+
+    pub(super) fn count(&mut self, grant: &Grant) {
+        self.total.exact = self.total.exact + grant.exact;
+        self.total.default_share = self.total.default_share + grant.default_share;
+        self.weights.count(grant);
+    }
 }
 
 /// A limit that refused a record.
@@ -68,7 +91,8 @@ impl ClientGroups {
             let mut limits = known.and_then(|known| known.limits.clone());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
             Limits::change(&mut limits, now, wanted_limits, hold);
-            let (grant, credit) = known.map(|known| (known.grant, known.credit)).unwrap_or_default();
+            let (grant, fair_weight, credit) =
+                known.map(|known| (known.grant, known.fair_weight, known.credit)).unwrap_or_default();
             ClientGroup {
                 name,
                 weight: wanted.map(|wanted| wanted.weight),
@@ -77,6 +101,7 @@ impl ClientGroups {
                 inner: 0,
                 limits,
                 grant,
+                fair_weight,
                 credit,
             }
         };
@@ -139,15 +164,34 @@ impl ClientGroups {
         }
     }
 
-    /// Takes the grants of an allocation, if there was one, and the sums of what the clients of each group were granted
-    /// and of their default shares. A group's weight in fair queueing is the larger of both, as a client's is.
-    pub(super) fn take_grants(&mut self, grants: Option<&[Grant]>, sums: &[(Fixed, Fixed)], fair: &mut FairQueue) {
-        for (index, (group, &(granted, share))) in self.list.iter_mut().zip(sums).enumerate() {
+    /// Takes the grants of an allocation, if there was one, and the sums of each group's clients. Groups and clients
+    /// that stand alone are in one queue, of which `weights` has counted the clients.
+    pub(super) fn take_grants(
+        &mut self, grants: Option<&[Grant]>, sums: &[GroupSums], weights: &mut FairWeights, fair: &mut FairQueue,
+    ) {
+        sums.iter().for_each(|sums| weights.count(&sums.total));
+        weights.settle();
+        for (index, (group, sums)) in self.list.iter_mut().zip(sums).enumerate() {
+            let total = sums.total;
             group.grant = match grants {
                 Some(grants) => grants[index],
-                None => Grant { records: granted.floor(), exact: granted, default_share: share, ..group.grant },
+                None => Grant { records: total.exact.floor(), credit: group.grant.credit, ..total },
             };
-            fair.set_group_weight(index, granted.max(share));
+            group.fair_weight = weights.weight(&total);
+            fair.set_group_weight(index, group.fair_weight);
+        }
+    }
+
+    /// Gives each group its weight in fair queueing: that of its grant or, if it has none yet, of its default share.
+    pub(super) fn weigh(&self, capacity: u64, fair: &mut FairQueue) {
+        fair.extend(self.list.len());
+        let total = self.total_weight();
+        for (index, group) in self.list.iter().enumerate() {
+            let weight = match group.grant == Grant::default() {
+                true => allocator::default_share(capacity, self.weight(group), total),
+                false => group.fair_weight,
+            };
+            fair.set_group_weight(index, weight);
         }
     }
 
@@ -157,7 +201,8 @@ impl ClientGroups {
         let whole = allocator::default_share(capacity, self.weight(&self.list[index]), self.total_weight());
         let group = &mut self.list[index];
         (group.grant.exact, group.grant.default_share) = (group.grant.exact + share, whole);
-        fair.set_group_weight(index, group.grant.exact.max(whole));
+        group.fair_weight = group.fair_weight.max(whole);
+        fair.set_group_weight(index, group.fair_weight);
     }
 
     /// Limits each group to its part of its limits.

@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::fair::{FairQueue, QueueOf};
 use super::registry::Registry;
-use crate::allocator::{AllocationParams, Claim, Grant, GroupClaim, LevelAllocator, LevelClaims};
+use crate::allocator::{AllocationParams, Claim, FairWeights, Grant, GroupClaim, LevelAllocator, LevelClaims};
 use crate::policy::{Mode, Policy, Scope};
 use crate::units::{Time, nanos};
 
@@ -70,7 +70,7 @@ impl Cycles {
         let (claimants, claims, number) = (&mut self.claimants, &mut self.claims, self.number);
         self.usual = 0;
         let usual = &mut self.usual;
-        clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
+        clients.forget_idle(now, policy.client_idle_timeout, |index, client| {
             for _ in 0..ended.min(2) {
                 client.end_cycle();
             }
@@ -148,7 +148,7 @@ impl Cycles {
             group_name_of: |group: usize| &*clients.groups()[group].name,
         };
         self.allocator.allocate(&params, &claims, &mut self.grants, &mut self.group_grants);
-        clients.take_grants(&self.grants, Some(&self.group_grants), fair);
+        clients.take_grants(FairWeights::new(policy.lending), &self.grants, Some(&self.group_grants), fair);
         self.allocations[cause as usize] += 1;
     }
 

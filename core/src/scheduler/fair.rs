@@ -108,10 +108,9 @@ impl ClientQueue {
         self.others() > 0
     }
 
-    /// Notes that the last record left that does not go first.
+    /// Notes that the last record left that does not go first. A block stays: the next record would only find it again.
     pub(super) fn empty(&mut self) {
         self.flow.head_tag = None;
-        self.blocked = None;
     }
 }
 

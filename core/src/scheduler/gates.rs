@@ -96,13 +96,18 @@ pub struct OpenRoom {
 /// must not wait for the rest of a slice in each cycle: an exact window, of up to 1 MiB.
 const MAX_EXACT_RECORDS: u64 = 1 << 16;
 
-/// An empty window for the admissions of a service.
-fn window_of(policy: &Policy) -> SlidingCount {
+/// The number of records that the window of a service counts by their exact times.
+fn exact_records(policy: &Policy) -> usize {
     let exact = match policy.mode {
         Mode::Reject if policy.capacity <= MAX_EXACT_RECORDS => policy.capacity as usize,
         _ => EXACT_RECORDS,
     };
-    SlidingCount::exact_up_to(exact.max(EXACT_RECORDS), policy.window_length())
+    exact.max(EXACT_RECORDS)
+}
+
+/// An empty window for the admissions of a service.
+fn window_of(policy: &Policy) -> SlidingCount {
+    SlidingCount::exact_up_to(exact_records(policy), policy.window_length())
 }
 
 impl Gates {
@@ -141,11 +146,19 @@ impl Gates {
         self.paced_until = Time::ZERO;
     }
 
+    /// Replaces the window.
+    pub(crate) fn set_window(&mut self, policy: &Policy, window: SlidingCount) {
+        self.window = window;
+        self.window.keep_times(exact_records(policy));
+        self.paced_until = Time::ZERO;
+    }
+
     /// Changes to another policy, perhaps with another length of the cycle.
     pub(super) fn change(&mut self, now: Time, old: &Policy, policy: &Policy) {
         if (old.cycle, old.mode) != (policy.cycle, policy.mode) {
             self.window = self.window.moved_to(now, window_of(policy));
         }
+        self.window.keep_times(exact_records(policy));
         self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) != (policy.capacity, policy.cycle) {
             (self.limit, self.fresh_until, self.until) = (policy.capacity, Time::NEVER, Time::NEVER);
@@ -161,6 +174,7 @@ impl Gates {
     /// over it: to hold fewer than the new one at once would stop the service for up to a cycle when the capacity
     /// falls, and would let a burst through when it rises.
     pub(super) fn change_capacity(&mut self, now: Time, policy: &Policy) {
+        self.window.keep_times(exact_records(policy));
         if policy.scope == Scope::Instance {
             self.capacities.change(now, policy.capacity);
             self.set_pace(now, policy, policy.capacity);

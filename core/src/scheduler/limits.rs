@@ -1,5 +1,7 @@
 //! The limits of a client, or of a group of clients: all of them must have room for a record.
 
+use std::time::Duration;
+
 use super::bucket::LeakyBucket;
 use crate::policy::Limit;
 use crate::reason::Quota;
@@ -17,8 +19,17 @@ pub struct Limits {
     pub buckets: Vec<LeakyBucket>,
 }
 
+/// The ways in which a limit may be like a former one, whose debt it keeps: the most alike first.
+const LIKENESS: [fn(&Limit, &Limit) -> bool; 4] = [
+    |one, other| one == other,
+    |one, other| (one.rate, one.per) == (other.rate, other.per),
+    |one, other| one.per == other.per,
+    |_, _| true,
+];
+
 impl Limits {
-    /// Changes to other limits. A bucket keeps the debt of the one at its place.
+    /// Changes to other limits. Each keeps the debt of the former one that is most like it: the same one, one of the
+    /// same rate, one over the same time, or else any that is left.
     pub(super) fn change(this: &mut Option<Box<Limits>>, now: Time, limits: &[Limit], held: bool) {
         if limits.is_empty() && !held {
             *this = None;
@@ -30,13 +41,20 @@ impl Limits {
         if this.whole == limits {
             return;
         }
-        this.buckets.truncate(limits.len());
-        for (place, limit) in limits.iter().enumerate() {
-            match this.buckets.get_mut(place) {
-                Some(former) => former.change_part(now, limit, this.part),
-                None => this.buckets.push(LeakyBucket::of_limit(&limit.part(this.part))),
+        let mut former: Vec<_> = this.whole.drain(..).zip(this.buckets.drain(..)).collect();
+        let mut buckets = vec![None; limits.len()];
+        for is_alike in LIKENESS {
+            for (limit, bucket) in limits.iter().zip(&mut buckets).filter(|(_, bucket)| bucket.is_none()) {
+                if let Some(place) = former.iter().position(|(former, _)| is_alike(former, limit)) {
+                    let (_, mut kept) = former.remove(place);
+                    kept.change_part(now, limit, this.part);
+                    *bucket = Some(kept);
+                }
             }
         }
+        let anew = |limit: &Limit| LeakyBucket::of_limit(&limit.part(this.part));
+        let buckets = limits.iter().zip(buckets).map(|(limit, kept)| kept.unwrap_or_else(|| anew(limit)));
+        this.buckets = buckets.collect();
         this.whole = limits.to_vec();
     }
 
@@ -46,6 +64,13 @@ impl Limits {
         for (bucket, limit) in self.buckets.iter_mut().zip(&self.whole) {
             bucket.change_part(now, limit, ratio);
         }
+    }
+
+    /// Returns whether records that were sent still count, if none was for this time. The bucket of a small part leaks
+    /// slowly, so nothing counts after the time in which a full bucket of the whole limit leaks empty.
+    pub(super) fn has_debt(&mut self, now: Time, idle: Duration) -> bool {
+        let counts = |limit: &Limit| idle < limit.per / limit.rate.get() * limit.burst.get();
+        self.buckets.iter_mut().zip(&self.whole).any(|(bucket, limit)| counts(limit) && bucket.has_debt(now))
     }
 
     /// Returns whether one more record fits now.

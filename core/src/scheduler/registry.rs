@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use super::client::Client;
-use super::client_groups::{ClientGroup, ClientGroups, OverLimit, group_of};
+use super::client_groups::{ClientGroup, ClientGroups, GroupSums, OverLimit, group_of};
 use super::fair::{ClientQueue, FairQueue};
 use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, limits::Limits, names::Names};
-use crate::allocator::{Credit, Fixed, Grant};
+use crate::allocator::{Credit, FairWeights, Grant};
 use crate::policy::Policy;
 use crate::reason::Quota;
 use crate::units::Time;
@@ -20,7 +20,7 @@ pub struct Registry {
     names: Names,
     pub(super) groups: ClientGroups,
     /// The sums over each group's clients at the last allocation: a buffer.
-    sums: Vec<(Fixed, Fixed)>,
+    sums: Vec<GroupSums>,
     listed: usize,
     max_clients: usize,
     /// The number of clients so far that were registered when their first record came. A client that was forgotten and
@@ -33,8 +33,9 @@ pub struct Registry {
 /// Unlisted clients that may be forgotten for a newcomer.
 #[derive(Debug, Default)]
 struct IdleClients {
-    /// By the time at which they were last seen: the one idle longest is last.
-    candidates: Vec<(Time, u32)>,
+    /// By a debt to their own limits and the time at which they were last seen: the one idle longest without a debt is
+    /// last.
+    candidates: Vec<(bool, Time, u32)>,
     next_search: Time,
 }
 
@@ -169,18 +170,35 @@ impl Registry {
         Some(index)
     }
 
+    /// Grants their default shares to the clients of another policy that have no grant, and weighs all groups, which
+    /// may stand at other places than before. A record that is charged to a flow without a weight puts it behind all
+    /// others.
+    pub(super) fn grant_defaults(&mut self, capacity: u64, fair: &mut FairQueue) {
+        self.groups.weigh(capacity, fair);
+        for index in 0..self.slots.len() {
+            let Some(client) = self.slots[index].as_ref().filter(|client| client.grant == Grant::default()) else {
+                continue;
+            };
+            let grant = self.default_grant(capacity, client);
+            if let Some(client) = &mut self.slots[index] {
+                client.take_grant(grant, false, &FairWeights::of_parts(), fair);
+            }
+        }
+    }
+
     /// The grant of a client until it is allocated another one: its default share.
     pub(super) fn default_grant(&self, capacity: u64, client: &Client) -> Grant {
         let share = self.groups.default_share(capacity, client.group, client.weight);
         Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() }
     }
 
-    /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to
-    /// `kept`: a second walk over 100 000 clients would take milliseconds.
-    pub(super) fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
+    /// Forgets the unlisted clients without a backlog that were not seen for this long, once their own limits would
+    /// let as much through as those of a newcomer. All others are passed to `kept`: a second walk over 100 000 clients
+    /// would take milliseconds.
+    pub(super) fn forget_idle(&mut self, now: Time, timeout: Duration, mut kept: impl FnMut(u32, &mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
-                let idle = client.last_seen <= before && client.may_be_forgotten();
+                let idle = client.last_seen <= now - timeout && client.may_be_forgotten() && !client.has_debt(now);
                 if !idle {
                     kept(index as u32, client);
                 }
@@ -200,14 +218,20 @@ impl Registry {
         self.forgotten.add(index, client);
     }
 
-    /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles.
+    /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles. Those with a debt
+    /// to their own limits go last, because they would have none when they come back.
     ///
     /// A search over very many clients takes long, so candidates are kept from one search to the next, and searches
     /// that find none are as far apart as early allocations. Clients that became idle since were seen later than every
     /// candidate.
     fn forget_for_newcomer(&mut self, now: Time, cycle: Duration) -> bool {
         loop {
-            while let Some((seen, index)) = self.idle.candidates.pop() {
+            while let Some((has_debt, seen, index)) = self.idle.candidates.pop() {
+                if has_debt && now >= self.idle.next_search {
+                    // Others may be idle without a debt by now.
+                    self.idle.candidates.clear();
+                    break;
+                }
                 let still_idle = |client: &mut Client| client.last_seen == seen && client.may_be_forgotten();
                 if let Some(client) = self.slots[index as usize].take_if(still_idle) {
                     self.vacate(index as usize, &client);
@@ -218,7 +242,7 @@ impl Registry {
                 return false;
             }
             self.idle.next_search = now + (cycle / 100).max(Duration::from_micros(2 * self.len() as u64));
-            self.find_idle(now - cycle * 2);
+            self.find_idle(now, now - cycle * 2);
             if self.idle.candidates.is_empty() {
                 return false;
             }
@@ -226,10 +250,11 @@ impl Registry {
     }
 
     /// Finds the clients idle longest that were not seen since `before`.
-    fn find_idle(&mut self, before: Time) {
+    fn find_idle(&mut self, now: Time, before: Time) {
         let mut idle = std::mem::take(&mut self.idle.candidates);
-        let candidates = self.iter().filter(|(_, client)| client.last_seen <= before && client.may_be_forgotten());
-        idle.extend(candidates.map(|(index, client)| (client.last_seen, index)));
+        let clients = self.iter_mut_indexed();
+        let candidates = clients.filter(|(_, client)| client.last_seen <= before && client.may_be_forgotten());
+        idle.extend(candidates.map(|(index, client)| (client.has_debt(now), client.last_seen, index)));
         let most = self.len() / 16 + 1;
         if idle.len() > most {
             idle.select_nth_unstable(most);
@@ -250,23 +275,36 @@ impl Registry {
     }
 
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter), and those of the groups, if the
-    /// allocation was here.
-    pub(super) fn take_grants(&mut self, grants: &[Grant], of_groups: Option<&[Grant]>, fair: &mut FairQueue) {
+    /// allocation was here. No grant is counted in `weights` yet.
+    pub(super) fn take_grants(
+        &mut self, weights: FairWeights, grants: &[Grant], of_groups: Option<&[Grant]>, fair: &mut FairQueue,
+    ) {
         let groups = self.groups.list.len();
         fair.extend(groups);
         self.sums.clear();
-        self.sums.resize(groups, (Fixed::ZERO, Fixed::ZERO));
+        self.sums.resize(groups, GroupSums::new(weights));
+        let mut alone = weights;
+        // Without groups, the clients need not be looked at.
+        if groups == 0 {
+            grants.iter().for_each(|grant| alone.count(grant));
+        } else {
+            for (client, grant) in self.slots.iter().flatten().zip(grants) {
+                match client.group {
+                    Some(group) => self.sums[usize::from(group)].count(grant),
+                    None => alone.count(grant),
+                }
+            }
+        }
+        self.sums.iter_mut().for_each(|sums| sums.weights.settle());
+        self.groups.take_grants(of_groups, &self.sums, &mut alone, fair);
         let lends = |grant: &Grant| grant.exact < grant.default_share;
         for (client, &grant) in self.slots.iter_mut().flatten().zip(grants) {
-            let mut group_lends = false;
-            if let Some(group) = client.group.map(usize::from) {
-                let (granted, share) = &mut self.sums[group];
-                (*granted, *share) = (*granted + grant.exact, *share + grant.default_share);
-                group_lends = of_groups.is_some_and(|grants| lends(&grants[group]));
-            }
-            client.take_grant(grant, group_lends, fair);
+            let (group_lends, weights) = match client.group.map(usize::from) {
+                Some(group) => (of_groups.is_some_and(|grants| lends(&grants[group])), &self.sums[group].weights),
+                None => (false, &alone),
+            };
+            client.take_grant(grant, group_lends, weights, fair);
         }
-        self.groups.take_grants(of_groups, &self.sums, fair);
     }
 
     /// The groups, if any client or group is configured: that of the unlisted clients, and the configured ones.

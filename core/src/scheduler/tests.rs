@@ -292,6 +292,24 @@ fn names_of_any_length_are_found_in_a_growing_table() {
     assert_eq!(names.len(), 5_000 - 1_667);
 }
 
+/// A client may send one record a day, and its others expire one by one. The bug: each left an entry for a day.
+#[test]
+fn a_blocked_client_whose_records_expire_keeps_one_entry() {
+    let (mut backlog, mut queue) = (Backlog::default(), ClientQueue::default());
+    for at in 0..1_000 {
+        backlog.push(Slot(0), QueuedRecord::new(0, 1, Time::from_nanos(at)), &mut queue);
+        backlog.block(0, &mut queue, Time::from_nanos(1_000_000));
+        backlog.remove(Slot(0), &mut queue);
+    }
+    assert_eq!(backlog.blocked.len(), 1);
+    // The block ends all the same.
+    backlog.push(Slot(0), QueuedRecord::new(0, 1, Time::from_nanos(1_000)), &mut queue);
+    assert_eq!(queue.eligible_tag(), None);
+    assert_eq!(backlog.next_blocked(Time::from_nanos(1_000_000)), Some(0));
+    backlog.unblock(Time::from_nanos(1_000_000), 0, &mut queue);
+    assert!(queue.eligible_tag().is_some());
+}
+
 /// A client whose records come and go one by one, while those of another one wait, keeps one entry.
 #[test]
 fn each_client_with_first_records_keeps_about_one_entry() {

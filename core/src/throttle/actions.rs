@@ -56,7 +56,7 @@ impl Throttle {
             return Some(step);
         }
         if let Some(slot) = self.scheduler.expired(now) {
-            if self.may_complete(slot) {
+            if self.ledger.may_complete(slot) {
                 return Some(self.reject_delayed(slot, Reason::Expired, Duration::ZERO));
             }
             self.scheduler.postpone_expiry(now);
@@ -64,7 +64,8 @@ impl Throttle {
         if let Some(step) = self.send_next(now) {
             return Some(step);
         }
-        if let Some(overdue) = self.scheduler.overdue(now) {
+        let Throttle { scheduler, ledger, .. } = self;
+        if let Some(overdue) = scheduler.overdue(now, |slot| ledger.may_complete(slot)) {
             return Some(self.reject_delayed(overdue, Reason::CapacityInUse, Duration::ZERO));
         }
         self.evict_next(now)
@@ -99,14 +100,6 @@ impl Throttle {
             }
         }
         None
-    }
-
-    /// Returns whether the completion of a record fits in the offset map: that of the oldest one of a partition always
-    /// does.
-    fn may_complete(&self, slot: Slot) -> bool {
-        self.ledger.location(slot).is_none_or(|Location { partition, offset }| {
-            self.ledger.has_room(partition, offset) || self.ledger.oldest(partition) == Some(slot)
-        })
     }
 
     /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, the partition's

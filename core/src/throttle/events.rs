@@ -50,7 +50,7 @@ impl Throttle {
             self.shadow = Some(self.scheduler.gates.window.clone());
         } else if enforce && let Some(window) = self.shadow.take() {
             self.drop_shadow_records();
-            self.scheduler.gates.window = window;
+            self.scheduler.gates.set_window(&self.scheduler.policy, window);
         }
         self.apply_open_room();
         self.scheduler.find_surplus(now);

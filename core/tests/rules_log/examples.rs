@@ -540,6 +540,22 @@ fn rules_stay_in_force_when_the_log_loses_records() {
     assert_eq!((desk.version("a"), desk.log.totals().sum), (None, 0));
 }
 
+/// A renewed certificate takes another client, not another log. The bug: the rules were gone until they were read again,
+/// and the log took new changes although the operator had not accepted the loss of records.
+#[test]
+fn rules_stay_while_another_client_reads_them() {
+    let mut desk = Desk::new();
+    let version = desk.put("a", Some(RULE));
+    let (ticket, _) = desk.write(request("a", Precondition::Any, None)).expect("a change on its way");
+    desk.log.read_again();
+    let unknown = LogAction::Done(ticket, WriteOutcome::Unknown);
+    assert_eq!(desk.actions(), [unknown, LogAction::Begin(BeginCause::Reconnected)]);
+    assert_eq!((desk.version("a"), desk.log.rules_within_bounds().len()), (Some(version), 1));
+    desk.log.handle_loss();
+    desk.log.read_again();
+    assert_eq!((desk.actions(), desk.log.is_lost()), (vec![LogAction::Lost], true));
+}
+
 /// The topic was deleted and made anew while a reader read it again.
 #[test]
 fn a_log_that_ends_before_what_was_known_is_lost() {

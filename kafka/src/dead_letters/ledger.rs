@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rdkafka::Message as _;
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::BorrowedMessage;
 use serde_json::{Map, Value, json};
 use strum::VariantArray as _;
 use watermaster_settings::Service;
@@ -74,19 +77,39 @@ impl Ledger {
     pub fn load(&mut self, reader: &mut Reader, timeout: Duration) -> Result<(), AskError> {
         let deadline = Instant::now() + timeout;
         let id = reader.asker.topic_id(reader.topic(), remaining(deadline))?;
-        let log = reader.log_bounds(&self.topic, remaining(deadline))?.unwrap_or(0..0);
-        if id != self.id || self.next > log.end {
+        let mut log = match reader.beside(&self.topic, remaining(deadline)) {
+            Err(AskError::MissingTopic { .. }) => None,
+            log => Some(log?),
+        };
+        let bounds = match &log {
+            None => 0..0,
+            Some(log) => {
+                let unknown = || log.failed(ClientError::MessageConsumption(Code::UnknownPartition));
+                log.bounds(remaining(deadline))?.remove(&0).ok_or_else(unknown)?
+            }
+        };
+        if id != self.id || self.next > bounds.end {
             *self = Ledger::empty(self.topic.clone(), self.letters.clone(), id);
         }
-        let topic = self.topic.clone();
-        let range = self.next.max(log.start)..log.end;
-        reader.read_log(&topic, range, deadline, |offset, key, value| {
-            self.next = offset + 1;
-            let foreign = || AskError::ForeignRecord { topic: topic.clone(), offset };
-            self.apply(key, value).ok_or_else(foreign)
-        })?;
-        self.next = log.end;
+        if let Some(log) = &mut log {
+            log.start(&Ranges::from([(0, self.next.max(bounds.start)..bounds.end)]))?;
+            while !log.is_done() {
+                if Instant::now() >= deadline {
+                    return Err(log.failed(ClientError::MessageConsumption(Code::OperationTimedOut)));
+                }
+                log.next_with(remaining(deadline), |entry| self.take(entry))?.transpose()?;
+            }
+        }
+        self.next = bounds.end;
         Ok(())
+    }
+
+    /// Takes in the next entry.
+    fn take(&mut self, entry: &BorrowedMessage<'_>) -> Result<(), AskError> {
+        let offset = entry.offset();
+        self.next = offset + 1;
+        let applied = self.apply(entry.key().unwrap_or_default(), entry.payload());
+        applied.ok_or_else(|| AskError::ForeignRecord { topic: self.topic.clone(), offset })
     }
 
     /// Takes over that the job `default` has passed all dead letters below its position, as versions without a ledger

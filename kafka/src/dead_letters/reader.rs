@@ -98,6 +98,15 @@ impl Reader {
         self.asker.find_topics(topics, timeout)
     }
 
+    /// Returns a reader of another topic by the same client. This one reads nothing until it is started again.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic can't be read.
+    pub(super) fn beside(&mut self, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
+        self.start(&Ranges::new())?;
+        Reader::of(Arc::clone(&self.asker), &self.group, topic, timeout)
+    }
+
     /// Returns the number of the topic's partitions.
     pub fn partition_count(&self) -> i32 {
         self.partitions.len() as i32
@@ -129,62 +138,6 @@ impl Reader {
         let found = found.map_err(|source| self.failed(source))?.into_iter();
         // Where all records of a partition are older, its offset is negative.
         Ok(found.filter(|(_, offset)| *offset >= 0).map(|((_, partition), offset)| (partition, offset)).collect())
-    }
-
-    /// Returns the first offset of another topic's partition 0 and the end of its stable records; `None` if the topic
-    /// does not exist.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic is refused.
-    pub(super) fn log_bounds(&self, topic: &str, timeout: Duration) -> Result<Option<Range<i64>>, AskError> {
-        let deadline = Instant::now() + timeout;
-        match self.asker.partitions(topic, timeout) {
-            Err(AskError::MissingTopic { .. }) => return Ok(None),
-            other => other?,
-        };
-        let first = (SourceIndex(0), 0);
-        let found = assign::watermarks(&self.asker.consumer, &Topics::new([topic]), &[first], deadline);
-        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
-        Ok(found.map_err(failed)?.get(&first).map(|(low, high)| *low..*high))
-    }
-
-    /// Reads records of another topic's partition 0 instead of this topic's: offset, key and value of each.
-    ///
-    /// # Errors
-    /// The topic is refused, the range is not read until `deadline`, or `visit` fails.
-    pub(super) fn read_log(
-        &mut self, topic: &str, range: Range<i64>, deadline: Instant,
-        mut visit: impl FnMut(i64, &[u8], Option<&[u8]>) -> Result<(), AskError>,
-    ) -> Result<(), AskError> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
-        self.start(&Ranges::new())?;
-        let at = [((SourceIndex(0), 0), Offset::Offset(range.start))];
-        self.asker.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(failed)?;
-        let mut is_read = false;
-        while !is_read {
-            match self.asker.consumer.poll(assign::remaining(deadline)) {
-                Some(Ok(record)) if record.offset() < range.end => {
-                    is_read = record.offset() + 1 == range.end;
-                    visit(record.offset(), record.key().unwrap_or_default(), record.payload())?;
-                }
-                // Behind the last record there may be marks of transactions.
-                Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => is_read = true,
-                // A client is told once that its group is refused, whatever it reads first.
-                Some(Err(ClientError::MessageConsumption(code @ Code::GroupAuthorizationFailed))) => {
-                    return Err(AskError::RefusedGroup { group: self.group.clone(), code });
-                }
-                Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
-                    return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
-                }
-                Some(Err(_)) | None if Instant::now() < deadline => {}
-                Some(Err(error)) => return Err(failed(error)),
-                None => return Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut))),
-            }
-        }
-        Ok(self.start(&Ranges::new())?)
     }
 
     /// Returns the offsets with their metadata that a group has committed, once no transaction with one is pending.
@@ -263,6 +216,10 @@ impl Reader {
             }
             // All stable records were read, and the end was one of them.
             Some(Err(ClientError::PartitionEOF(partition))) => (None, Some(partition)),
+            // librdkafka reports only once that the group is refused, with the topic that is read first.
+            Some(Err(ClientError::MessageConsumption(code @ Code::GroupAuthorizationFailed))) => {
+                return Err(AskError::RefusedGroup { group: self.group.clone(), code });
+            }
             Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
                 return Err(AskError::RefusedTopic { topic: self.topic().to_owned(), code });
             }
@@ -281,7 +238,7 @@ impl Reader {
         }
     }
 
-    fn failed(&self, source: ClientError) -> AskError {
+    pub(super) fn failed(&self, source: ClientError) -> AskError {
         AskError::Topic { topic: self.topic().to_owned(), source }
     }
 }

@@ -1,17 +1,31 @@
 //! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts all partitions again
 //! after a position fell out of range.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, RebalanceProtocol};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::OnDataLoss;
 
-use super::{Membership, RESOLVE_TIMEOUT};
+use super::{BROKER_PROBE_TIMEOUT, Membership, RESOLVE_TIMEOUT};
 use crate::consumer_error::{ConsumerErrorKind, FatalConsumerError, Outage};
 use crate::event::{Assignment, Event};
-use crate::{assign, ffi, topics::SourcePartition};
+use crate::topics::{SourceIndex, SourcePartition};
+use crate::{assign, ffi};
+
+/// The time after which partitions without a leader are asked for again if no broker answered.
+const LEADERLESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The places where partitions start.
+struct Starts {
+    assignments: Vec<Assignment>,
+    leaderless: Vec<SourcePartition>,
+    /// A mirror copied the offset of one of all these partitions.
+    beside_copies: bool,
+}
 
 /// A reason not to start partitions.
 enum Unresolved {
@@ -23,14 +37,16 @@ enum Unresolved {
 
 impl Membership {
     /// Finds out where the partitions start and starts them, or keeps them for a later attempt. The group waits until
-    /// they start, for `max.poll.interval.ms` at most.
+    /// they start, for `max.poll.interval.ms` at most. Nothing waits for partitions without a leader.
     pub(super) fn resolve_positions(&self, consumer: &BaseConsumer<Membership>, partitions: Vec<SourcePartition>) {
         match self.assignments(consumer, &partitions) {
-            Ok(assignments) => {
+            Ok(Starts { assignments, leaderless, beside_copies }) => {
                 if !partitions.is_empty() {
                     self.reached();
                 }
                 self.begin(consumer, assignments);
+                self.state().leaderless_beside_copies |= beside_copies && !leaderless.is_empty();
+                self.wait_for_leaders(leaderless);
             }
             Err(Unresolved::Later(outage)) => {
                 self.state().unresolved = Some(partitions);
@@ -43,6 +59,69 @@ impl Membership {
                 self.push(event);
             }
         }
+    }
+
+    fn wait_for_leaders(&self, partitions: Vec<SourcePartition>) {
+        let Some(&(source, partition)) = partitions.first() else { return };
+        let (topic, others) = (self.topics.name(source), partitions.len() - 1);
+        self.warn("leaderless", format_args!("{topic}-{partition} has no leader, nor have {others} other partitions"));
+        self.state().leaderless.extend(partitions);
+        self.attempt_later();
+    }
+
+    fn wait_longer_for_leaders(&self, partitions: Vec<SourcePartition>) {
+        self.wait_for_leaders(partitions);
+        self.state().next_attempt = Some(Instant::now() + LEADERLESS_INTERVAL);
+    }
+
+    /// Starts the partitions of one topic that have a leader by now. Other partitions are read meanwhile, so it asks
+    /// one question at a time, and seldom while there are no answers.
+    ///
+    /// A rebalance may be in the queue that was not reported yet, and librdkafka then takes this for the answer. That
+    /// does no harm: its partitions are assigned, or given back, when it is reported. Only a loss must not be taken for
+    /// one that was answered.
+    pub(super) fn start_leaderless(&self, consumer: &BaseConsumer<Membership>) {
+        let Some(&(source, _)) = self.state().leaderless.front() else { return };
+        if consumer.assignment_lost() {
+            return;
+        }
+        let led = self.led_partitions(consumer, source);
+        let waiting = std::mem::take(&mut self.state().leaderless);
+        let (of_topic, others): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(|one| one.0 == source);
+        self.state().leaderless = others;
+        let (ready, of_topic): (Vec<_>, Vec<_>) =
+            of_topic.into_iter().partition(|one| led.iter().flatten().any(|led| led == one));
+        match led {
+            Some(_) => self.wait_for_leaders(of_topic),
+            None => self.wait_longer_for_leaders(of_topic),
+        }
+        if ready.is_empty() {
+            return;
+        }
+        match self.assignments(consumer, &ready) {
+            Ok(_) if consumer.assignment_lost() => self.wait_for_leaders(ready),
+            Ok(Starts { mut assignments, leaderless, .. }) => {
+                if self.state().leaderless_beside_copies {
+                    assign::distrust(&mut assignments);
+                }
+                if !assignments.is_empty() {
+                    self.begin(consumer, assignments);
+                }
+                self.wait_for_leaders(leaderless);
+                let mut state = self.state();
+                state.leaderless_beside_copies &= !state.leaderless.is_empty();
+            }
+            Err(Unresolved::Later(_)) => self.wait_longer_for_leaders(ready),
+            Err(Unresolved::Never(event)) => self.push(event),
+        }
+    }
+
+    /// Asks the brokers for the partitions of a topic that have a leader, since librdkafka would answer from its
+    /// memory. Returns `None` without an answer.
+    fn led_partitions(&self, consumer: &BaseConsumer<Membership>, source: SourceIndex) -> Option<Vec<SourcePartition>> {
+        let metadata = consumer.fetch_metadata(Some(self.topics.name(source)), BROKER_PROBE_TIMEOUT).ok()?;
+        let led = metadata.topics().first()?.partitions().iter().filter(|one| one.leader() >= 0);
+        Some(led.map(|one| (source, one.id())).collect())
     }
 
     fn begin(&self, consumer: &BaseConsumer<Membership>, assignments: Vec<Assignment>) {
@@ -88,31 +167,49 @@ impl Membership {
         if let Some(unresolved) = &mut state.unresolved {
             unresolved.retain(|partition| !partitions.contains(partition));
         }
+        state.leaderless.retain(|partition| !partitions.contains(partition));
         drop(state);
         if !partitions.is_empty() {
             self.push(Event::Revoked { partitions, lost });
         }
     }
 
+    /// Decides where partitions start. Returns those without a leader apart. librdkafka's older protocol assigns all
+    /// partitions of a member together, and none starts before all of them have a leader.
     fn assignments(
         &self, consumer: &BaseConsumer<Membership>, partitions: &[SourcePartition],
-    ) -> Result<Vec<Assignment>, Unresolved> {
+    ) -> Result<Starts, Unresolved> {
         let deadline = Instant::now() + RESOLVE_TIMEOUT;
         let committed = assign::committed(consumer, &self.topics, partitions, assign::remaining(deadline))
             .map_err(|error| self.unresolved("committed offsets", error))?;
-        let edges = assign::watermarks(consumer, &self.topics, partitions, deadline)
-            .map_err(|error| self.unresolved("watermarks", error))?;
-        let assignment = |(at, committed): (SourcePartition, _)| {
-            let topic = self.topics.name(at.0);
-            let Some(&edges) = edges.get(&at) else {
-                let (topic, partition) = (topic.to_owned(), at.1);
-                return Err(Unresolved::Later(Outage::NoWatermarks { topic, partition }));
-            };
-            assign::start(topic, at, &committed, edges, self.rules).map_err(Unresolved::Never)
+        let edges = match assign::watermarks(consumer, &self.topics, partitions, deadline) {
+            // None of them has a leader, or the topics are gone.
+            Err(error) if error.rdkafka_error_code() == Some(Code::UnknownPartition) => {
+                self.state().missing_since.get_or_insert_with(Instant::now);
+                HashMap::new()
+            }
+            edges => edges.map_err(|error| self.unresolved("watermarks", error))?,
         };
-        let mut assignments = committed.into_iter().map(assignment).collect::<Result<Vec<_>, _>>()?;
-        assign::distrust_copies(&mut assignments);
-        Ok(assignments)
+        let (mut assignments, mut leaderless) = (Vec::new(), Vec::new());
+        let beside_copies = committed.iter().any(|(_, committed)| assign::is_copied(committed));
+        for (at, committed) in committed {
+            let topic = self.topics.name(at.0);
+            match edges.get(&at) {
+                Some(&edges) => {
+                    let start = assign::start(topic, at, &committed, edges, self.rules);
+                    assignments.push(start.map_err(Unresolved::Never)?);
+                }
+                None if matches!(consumer.rebalance_protocol(), RebalanceProtocol::Eager) => {
+                    let (topic, partition) = (topic.to_owned(), at.1);
+                    return Err(Unresolved::Later(Outage::NoWatermarks { topic, partition }));
+                }
+                None => leaderless.push(at),
+            }
+        }
+        if beside_copies {
+            assign::distrust(&mut assignments);
+        }
+        Ok(Starts { assignments, leaderless, beside_copies })
     }
 
     fn unresolved(&self, question: &'static str, error: ClientError) -> Unresolved {

@@ -147,8 +147,8 @@ mod tests {
             [("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file)];
         assert_eq!(found(&variables).unwrap(), of_agent());
         let request = served.join().unwrap().concat();
-        assert!(request.starts_with("GET /v1/credentials HTTP/1.0\r\n"), "{request}");
-        assert!(request.contains("\r\nAuthorization: hush\r\n"), "{request}");
+        assert!(request.starts_with("GET /v1/credentials HTTP/1.1\r\n"), "{request}");
+        assert!(request.contains("\r\nauthorization: hush\r\n"), "{request}");
     }
 
     #[test]
@@ -179,14 +179,14 @@ mod tests {
         let requests = served.join().unwrap();
         let roles = "/latest/meta-data/iam/security-credentials/";
         for (request, (line, header)) in requests.iter().zip([
-            ("PUT /latest/api/token".to_owned(), "X-aws-ec2-metadata-token-ttl-seconds: 60"),
-            (format!("GET {roles}"), "X-aws-ec2-metadata-token: session"),
-            (format!("GET {roles}wm-role"), "X-aws-ec2-metadata-token: session"),
+            ("PUT /latest/api/token".to_owned(), "x-aws-ec2-metadata-token-ttl-seconds: 60"),
+            (format!("GET {roles}"), "x-aws-ec2-metadata-token: session"),
+            (format!("GET {roles}wm-role"), "x-aws-ec2-metadata-token: session"),
         ]) {
-            assert!(request.starts_with(&format!("{line} HTTP/1.0\r\n")), "{request}");
+            assert!(request.starts_with(&format!("{line} HTTP/1.1\r\n")), "{request}");
             assert!(request.contains(&format!("\r\n{header}\r\n")), "{request}");
         }
-        assert!(requests[0].contains("\r\nContent-Length: 0\r\n"), "{}", requests[0]);
+        assert!(requests[0].contains("\r\ncontent-length: 0\r\n"), "{}", requests[0]);
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         let (url, served) = server(&[("200 OK", "session"), ("404 Not Found", "")]);
         let error = found(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]).unwrap_err().to_string();
         assert!(error.starts_with("there are no AWS credentials: set AWS_ACCESS_KEY_ID"), "{error}");
-        assert!(error.contains("security-credentials/: answers HTTP/1.0 404 Not Found"), "{error}");
+        assert!(error.contains("security-credentials/: answers 404 Not Found"), "{error}");
         served.join().unwrap();
     }
 

@@ -1,12 +1,10 @@
-//! The least of HTTP: one request with a short answer.
+//! One request for credentials, with a short answer.
 
-use std::error::Error;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
-use openssl::ssl::{SslConnector, SslMethod};
 use serde_json::Value;
+use ureq::http::{Request, StatusCode};
+use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 use super::MskError;
 
@@ -22,7 +20,8 @@ pub(super) fn parse(url: &str, answer: &str) -> Result<Value, MskError> {
     serde_json::from_str(answer).map_err(|error| problem(url, &error))
 }
 
-/// Returns the body of an answer. Each step, such as the connection, may take as long as `timeout`.
+/// Returns the body of an answer that comes within `timeout`. No proxy is asked: most addresses are those of this
+/// machine's own metadata.
 pub(super) fn request(
     method: &str, url: &str, headers: &[(&str, &str)], timeout: Duration,
 ) -> Result<String, MskError> {
@@ -36,52 +35,26 @@ fn problem(url: &str, error: &dyn Error) -> MskError {
 }
 
 fn ask(method: &str, url: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<String, Box<dyn Error>> {
-    let (scheme, rest) = url.split_once("://").ok_or("is no URL")?;
-    let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
-    let port = if scheme == "https" { 443 } else { 80 };
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, text)) if !text.ends_with(']') => (host, text.parse()?),
-        _ => (authority, port),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = connect(host, port, timeout)?;
-    // A server may reject a PUT without a length.
-    let length = if method == "PUT" { "Content-Length: 0\r\n" } else { "" };
-    let mut request = format!("{method} {path} HTTP/1.0\r\nHost: {authority}\r\nAccept: application/json\r\n{length}");
-    headers.iter().for_each(|(name, value)| request += &format!("{name}: {value}\r\n"));
-    request += "\r\n";
-    let answer = if scheme == "https" {
-        let connector = SslConnector::builder(SslMethod::tls_client())?.build();
-        exchange(connector.connect(host, stream)?, &request)?
-    } else {
-        exchange(stream, &request)?
-    };
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("gives no HTTP answer")?;
-    let status = head.lines().next().unwrap_or_default();
-    if status.split(' ').nth(1) != Some("200") {
-        return Err(format!("answers {status}: {}", body.trim()).into());
+    let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
+    let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0).proxy(None);
+    let agent: ureq::Agent = config.timeout_global(Some(timeout)).tls_config(tls.build()).build().into();
+    let mut request = Request::builder().method(method).uri(url).header("accept", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
     }
-    Ok(body.to_owned())
-}
-
-fn connect(host: &str, port: u16, timeout: Duration) -> std::io::Result<TcpStream> {
-    let mut error = std::io::Error::other("no address is known for the host");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))?;
-                return Ok(stream);
-            }
-            Err(refused) => error = refused,
-        }
+    let answer = match method {
+        // A server may reject a PUT without a length.
+        "PUT" => agent.run(request.body("")?),
+        _ => agent.run(request.body(())?),
+    };
+    let mut answer = answer.map_err(|error| match error {
+        // The text of this error has the whole URL.
+        ureq::Error::BadUri(_) => Box::from("is no URL"),
+        error => Box::<dyn Error>::from(error),
+    })?;
+    let body = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+    match answer.status() {
+        StatusCode::OK => Ok(body?),
+        status => Err(format!("answers {status}: {}", body.unwrap_or_default().trim()).into()),
     }
-    Err(error)
-}
-
-fn exchange(mut stream: impl Read + Write, request: &str) -> std::io::Result<String> {
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
 }

@@ -1,5 +1,6 @@
 //! Asks brokers about themselves and their topics.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ pub(super) struct PreflightClient {
     login: Login,
     /// The time of the brokers' first answer.
     connected: Instant,
+    /// The error of a topic about which no broker answered in time. The next ones would take as long.
+    unanswered: RefCell<Option<ClientError>>,
 }
 
 /// Returns the properties of a client whose errors are returned: a line of the log for each would repeat them.
@@ -99,7 +102,7 @@ impl PreflightClient {
                 return Err(ConnectError::Unreachable(unreachable));
             }
         }
-        Ok(PreflightClient { consumer, config, login, connected: Instant::now() })
+        Ok(PreflightClient { consumer, config, login, connected: Instant::now(), unanswered: RefCell::default() })
     }
 
     /// Returns true if secrets have changed that only another client takes.
@@ -130,7 +133,13 @@ impl PreflightClient {
     }
 
     fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
-        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(Problem::TopicUnanswered)?;
+        if let Some(error) = &*self.unanswered.borrow() {
+            return Err(Problem::TopicUnanswered(error.clone()));
+        }
+        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(|error| {
+            self.unanswered.replace(Some(error.clone()));
+            Problem::TopicUnanswered(error)
+        })?;
         let found = metadata.topics().first().ok_or(Problem::MissingTopic)?;
         let partitions = found.partitions();
         match found.error().map(Code::from) {

@@ -18,6 +18,20 @@ pub struct Finding {
     pub problem: Problem,
 }
 
+impl Finding {
+    /// Returns whether the brokers may answer otherwise when they are asked again.
+    pub fn may_pass(&self) -> bool {
+        use Code::{BrokerNotAvailable, LeaderNotAvailable, ReplicaNotAvailable, RequestTimedOut};
+        match self.problem {
+            Problem::TopicUnanswered(_) => true,
+            Problem::TopicRefused(code) => {
+                matches!(code, BrokerNotAvailable | LeaderNotAvailable | ReplicaNotAvailable | RequestTimedOut)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The severity of a finding. With an error, its service can't work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
@@ -15,6 +16,7 @@ pub(super) struct DeliveryContext {
     /// True if `failures` is not empty.
     pub failed: AtomicBool,
     failures: Mutex<Vec<(usize, Failure)>>,
+    unplaced: Unplaced,
     /// True if a connection broke or a request timed out.
     pub tainted: AtomicBool,
     /// True if the open transaction has to be aborted.
@@ -84,11 +86,13 @@ impl ProducerContext for DeliveryContext {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        if let Err((error, message)) = result {
-            let failure = failure(rdkafka::Message::topic(message), error.clone());
-            client::lock(&self.failures).push((tag, failure));
-            self.failed.store(true, Ordering::Release);
-        }
+        let failure = match result {
+            Ok(message) if !self.unplaced.contains(message) => return,
+            Ok(message) => Failure::Unknown(ClientError::new(NoOffset { topic: message.topic().to_owned() })),
+            Err((error, message)) => failure(message.topic(), error.clone()),
+        };
+        client::lock(&self.failures).push((tag, failure));
+        self.failed.store(true, Ordering::Release);
     }
 }
 
@@ -140,6 +144,45 @@ pub(super) fn send_error(topic: &str, code: Code) -> SendError {
 struct TopicError {
     topic: String,
     source: RdkafkaError,
+}
+
+/// The records that librdkafka reports as delivered although the broker knows no offset of them.
+///
+/// A broker that does not know a producer yet takes any of its batches for the first. It may refuse the first batch,
+/// because it does not lead the partition yet, and take the second. When the first one comes again, the broker holds it
+/// for a repeat (DUPLICATE_SEQUENCE_NUMBER), and librdkafka takes that for a success: no record of the batch is in the
+/// log, with transactions or without. Batches that were really stored get their offset, even when they are repeated.
+///
+/// librdkafka counts on from the number of the first record, which is negative, and reports the records of a batch one
+/// after the other. Without transactions one thread serves the reports. With them, the first such record suffices.
+#[derive(Default)]
+struct Unplaced {
+    /// True if `next` is known.
+    any: AtomicBool,
+    /// Topic, partition and number of the record that would continue the batch of the last report.
+    next: Mutex<Option<(String, i32, i64)>>,
+}
+
+impl Unplaced {
+    fn contains(&self, delivered: &BorrowedMessage<'_>) -> bool {
+        let number = delivered.offset();
+        if number >= 0 && !self.any.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut next = client::lock(&self.next);
+        let here = (delivered.topic().to_owned(), delivered.partition(), number);
+        let is_unplaced = number < 0 || next.as_ref() == Some(&here);
+        *next = is_unplaced.then(|| (here.0, here.1, number + 1));
+        self.any.store(is_unplaced, Ordering::Release);
+        is_unplaced
+    }
+}
+
+/// The error of a record that was reported as delivered without an offset.
+#[derive(Debug, thiserror::Error)]
+#[error("{topic}: the broker took the record for a repeat of one that it does not have")]
+struct NoOffset {
+    topic: String,
 }
 
 #[cfg(test)]

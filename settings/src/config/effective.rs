@@ -53,7 +53,7 @@ impl Effective {
             let _ = match &entry.value {
                 Some(value) => {
                     // Else the reader would take a part of the value for a variable.
-                    let value = value.to_string().replace('$', "$$");
+                    let value = toml_value(value).replace('$', "$$");
                     writeln!(text, "{:<40} # {}", format!("{key} = {value}"), entry.origin)
                 }
                 None => writeln!(text, "{:<40} # not set", format!("# {key}")),
@@ -71,6 +71,11 @@ impl Effective {
         }
         root
     }
+}
+
+/// Returns a scalar, or an array of scalars, as TOML. JSON escapes all characters that TOML wants escaped, but one.
+pub fn toml_value(value: &Value) -> String {
+    value.to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// Returns the node beneath `node`, which is made if it is missing.

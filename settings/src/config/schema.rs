@@ -4,7 +4,7 @@ use std::time::Duration;
 use strum::VariantNames;
 
 use watermaster_core::pace::Control;
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
+use watermaster_core::policy::{CatchUp, Lending, MAX_CLIENTS, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
 use super::values::{RulePace, Scale};
@@ -217,7 +217,7 @@ const SERVICE: &[Key] = &[
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     key("redrive_key_file", TOKEN_FILE, Unset),
-    reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
+    reloaded_key("max_clients", Count(1, MAX_CLIENTS as u64), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
     reloaded_key(
         "client_idle_timeout",

@@ -48,9 +48,9 @@ fn a_variable_over_a_text_hides_the_variable_in_it() {
 
 #[test]
 fn a_printed_configuration_has_the_values_of_the_one_that_was_read() {
-    let text = RIGHT.replace("capacity", "client_from = [\"header:$${a}$$ $b\"]\ncapacity");
+    let text = RIGHT.replace("capacity", "client_from = [\"header:$${a}$$ $b\\u007f\"]\ncapacity");
     let first = read(&text, &[("a", "x")]).unwrap();
-    assert_eq!(first.effective.to_json()["service"][0]["client_from"][0], "header:${a}$ $b");
+    assert_eq!(first.effective.to_json()["service"][0]["client_from"][0], "header:${a}$ $b\u{7f}");
     let second = read(&first.effective.to_toml(), &[("a", "x")]).unwrap();
     // The printed text writes every key.
     assert_eq!(Settings { start_from_is_written: true, ..first.settings }, second.settings);

@@ -35,7 +35,7 @@ fn every_answer_is_as_described() {
             let (status, body) = server.request(&method.to_uppercase(), &filled(path), Some(TOKEN));
             // The server of this test has no file to reload, and its service has no rules of run time.
             let expected = match (method.as_str(), path.as_str()) {
-                (_, "/v1/reload") | ("put" | "delete", _) => 409,
+                (_, "/v1/reload" | "/v1/services/{name}/rules/accept-loss") | ("put" | "delete", _) => 409,
                 ("get", "/v1/services/{name}/rules/{rule}") => 404,
                 _ => 200,
             };

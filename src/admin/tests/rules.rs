@@ -1,12 +1,17 @@
-//! The dry run of a rule.
+//! Rules: the dry run of one, pages of them, and the answers to changes.
+
+use std::thread;
 
 use watermaster_api::{ClientEffect, RuleDryRun};
 use watermaster_core::policy::Policy;
-use watermaster_core::rules::Rules;
+use watermaster_core::rules::log::record::{ChangeId, RuleVersion};
+use watermaster_core::rules::log::{Precondition, WriteOutcome};
+use watermaster_core::rules::{Origin, Rule, Rules};
 use watermaster_settings::config::rule_of_json;
 
 use super::*;
 use crate::admin::rules::dry_run;
+use crate::rules::{KnownRule, LogState, NotUnderstood, RulesOrder};
 
 /// Returns what rules would do to the clients `web`, which floods, and `app` and `idle`, which want less than their
 /// shares of 30 records in 1 s. `web` has 500 delayed records.
@@ -78,4 +83,131 @@ fn a_rule_for_one_client_leaves_the_others_out() {
     assert_eq!(names(&dry_run_of(&[], &[("none", none)])), [""; 0]);
     let later = json!({ "clients": ["idle"], "max_delay": "1h" });
     assert_eq!(names(&dry_run_of(&[], &[("later", later)])), ["idle"]);
+}
+
+const VERSIONS: [RuleVersion; 2] = [RuleVersion { n: 3, id: ChangeId(3) }, RuleVersion { n: 4, id: ChangeId(4) }];
+
+fn rule(name: &str, body: &Value) -> Rule {
+    rule_of_json(name, body.as_object().unwrap(), u64::MAX).unwrap()
+}
+
+fn known(version: RuleVersion, rule: Result<Rule, NotUnderstood>) -> KnownRule {
+    let body = rule.as_ref().map(watermaster_settings::config::rule_to_json).unwrap_or_default();
+    KnownRule { version, by: "one".into(), at_ms: 1, body: body.to_string().into(), rule }
+}
+
+/// A server whose service has a topic of rules, which nothing follows, and the rule `night` in its file.
+fn server_with_rules() -> Server {
+    let mut config = config_with_tokens();
+    config.settings.admin.open_on_loopback = true;
+    let service = &mut config.settings.services[0];
+    service.rules_topic = Some("rules".to_owned());
+    let in_file = Rule { origin: Origin::File, ..rule("night", &json!({ "clients": ["web"], "hold": true })) };
+    let rules = service.policy.rules.iter().cloned().chain([in_file]).collect();
+    service.policy.rules = Arc::new(Rules::new(rules));
+    let heartbeat = Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT);
+    Server::of(Configuration::new(None, config), ConnectionLimits::DEFAULT, Ipv4Addr::LOCALHOST, heartbeat)
+}
+
+/// Changes a rule, while the next order gets the answer of `follow`. Returns the head and the body of the answer.
+fn change(
+    server: &Server, method: &str, name: &str, condition: &str, body: &str,
+    follow: impl FnOnce(&ServiceHandle, RulesOrder) + Send,
+) -> (String, Value) {
+    let handle = &server.state.services()[0];
+    let orders = handle.rules.receiver();
+    let answer = thread::scope(|scope| {
+        scope.spawn(move || follow(handle, orders.recv_timeout(Duration::from_secs(60)).expect("an order")));
+        let mut stream = server.connect(&format!(
+            "{method} /v1/services/kyc/rules/{name} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{condition}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), serde_json::from_str(body).unwrap_or_default())
+}
+
+fn in_force(order: RulesOrder, version: RuleVersion) {
+    let RulesOrder::Write(request) = order else { panic!("a change") };
+    request.answer.send(Ok(WriteOutcome::InForce(version))).unwrap();
+}
+
+/// The fault: the answer was read from the rules known by then, so another author's version came back as the own one,
+/// and the next change by that version overwrote it.
+#[test]
+fn an_answer_has_the_version_of_its_own_change() {
+    let server = server_with_rules();
+    let body = r#"{"clients":["web"],"weight":2}"#;
+    let (head, view) = change(&server, "PUT", "a", "if-none-match: *", body, |handle, order| {
+        let other = rule("a", &json!({ "clients": ["app"], "weight": 3 }));
+        handle.rules.known().rules.insert("a".into(), known(VERSIONS[1], Ok(other)));
+        in_force(order, VERSIONS[0]);
+    });
+    assert!(head.contains("201") && head.contains(&format!("etag: \"{}\"", VERSIONS[0])), "{head}");
+    assert_eq!((&view["etag"], &view["rule"]["clients"][0]), (&json!(VERSIONS[0].to_string()), &json!("web")));
+    assert_eq!(view["warnings"][0], format!("version {} has replaced this one", VERSIONS[1]));
+    // A rule that was deleted and made anew meanwhile.
+    let condition = format!("if-match: \"{}\"", VERSIONS[1]);
+    let (head, _) = change(&server, "DELETE", "a", &condition, "", |_, order| in_force(order, VERSIONS[1]));
+    assert!(head.contains("204"), "{head}");
+}
+
+/// The fault: pages went on behind the last name, so a rule of run time that replaces one of the file was on none.
+#[test]
+fn a_page_does_not_end_between_two_rules_of_one_name() {
+    let server = server_with_rules();
+    for (name, body) in [("night", json!({ "clients": ["web"], "weight": 2 })), ("z", json!({ "clients": ["web"] }))] {
+        let rules = &server.state.services()[0].rules;
+        rules.known().rules.insert(
+            name.into(),
+            known(
+                VERSIONS[0],
+                rule_of_json(name, body.as_object().unwrap(), 1).map_err(|_| NotUnderstood::LaterForm(9)),
+            ),
+        );
+    }
+    let page = |query: &str| {
+        let (_, page) = server.json(&format!("/v1/services/kyc/rules?{query}"));
+        let rules = page["rules"].as_array().unwrap().clone();
+        let names: Vec<String> =
+            rules.iter().map(|rule| format!("{} {}", rule["name"], rule["origin"]).replace('"', "")).collect();
+        (names.join(", "), page["next"].clone())
+    };
+    assert_eq!(page("limit=1"), ("night file, night run_time".to_owned(), json!("night")));
+    assert_eq!(page("limit=1&after=night"), ("z run_time".to_owned(), Value::Null));
+    assert_eq!(page("origin=run_time&limit=1"), ("night run_time".to_owned(), json!("night")));
+    assert_eq!(page("state=replaced"), ("night file".to_owned(), Value::Null));
+}
+
+/// The fault: the rule of the file held, but was said to be replaced, and the other one could not be deleted.
+#[test]
+fn a_rule_that_is_not_understood_replaces_none_and_can_be_deleted() {
+    let server = server_with_rules();
+    let opaque = known(VERSIONS[0], Err(NotUnderstood::LaterForm(9)));
+    server.state.services()[0].rules.known().rules.insert("night".into(), opaque);
+    let (_, page) = server.json("/v1/services/kyc/rules");
+    assert_eq!(
+        (&page["rules"][0]["state"], &page["rules"][1]["state"]),
+        (&json!("in_force"), &json!("not_understood"))
+    );
+    let condition = format!("if-match: \"{}\"", VERSIONS[0]);
+    let (head, _) = change(&server, "DELETE", "night", &condition, "", |_, order| {
+        let RulesOrder::Write(request) = &order else { panic!("a change") };
+        assert_eq!(request.write.precondition, Precondition::Version(VERSIONS[0]));
+        in_force(order, VERSIONS[1]);
+    });
+    assert!(head.contains("204"), "{head}");
+}
+
+#[test]
+fn a_loss_is_accepted_only_if_records_are_lost() {
+    let server = server_with_rules();
+    let accept = || server.request("POST", "/v1/services/kyc/rules/accept-loss", None).0;
+    assert_eq!(accept(), 409);
+    server.state.services()[0].rules.known().state = LogState::Lost;
+    assert_eq!(accept(), 200);
 }

@@ -6,11 +6,12 @@ use std::time::SystemTime;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use watermaster_api::{RuleDryRun, RuleView, RulesView, TakenOver};
-use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text};
+use watermaster_core::units::LAST_MS;
+use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded};
-use crate::moment::moment;
+use crate::moment::{millis, moment};
 
 /// The longest wait until all instances have a rule that was put.
 const WAIT: &str = "2s";
@@ -343,7 +344,10 @@ fn body(args: &PutArgs) -> Result<Value, RulesError> {
 fn time(text: &str) -> Result<String, RulesError> {
     let wrong = || RulesError::Arguments(format!("error: --until {text:?}: allowed: a time, or +2d"));
     let at = match text.strip_prefix('+') {
-        Some(later) => SystemTime::now() + humantime::parse_duration(later).map_err(|_| wrong())?,
+        Some(later) => {
+            let later = humantime::parse_duration(later).map_err(|_| wrong())?;
+            SystemTime::now().checked_add(later).filter(|at| millis(*at) <= LAST_MS).ok_or_else(wrong)?
+        }
         None if text.contains('T') && !text.ends_with('Z') => return Ok(text.to_owned()),
         None => moment(text).map_err(|_| wrong())?,
     };
@@ -458,7 +462,7 @@ fn toml(value: &Value) -> String {
             let fields = table.iter().map(|(key, value)| format!("{key} = {}", toml(value)));
             format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
         }
-        scalar => scalar.to_string(),
+        scalar => toml_value(scalar),
     }
 }
 
@@ -507,7 +511,7 @@ mod tests {
     #[test]
     fn an_exported_rule_is_read_back_as_it_was() {
         let rule =
-            json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "so \"x\""});
+            json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "\"x\"\u{7f}\n"});
         let fields: String =
             rule.as_object().unwrap().iter().map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
         let text = format!("[[service]]\nname = \"kyc\"\n\n[[service.rule]]\nname = \"r\"\n{fields}");
@@ -536,6 +540,9 @@ mod tests {
             "until": "2026-07-06T00:00:00+02:00", "note": "why",
         });
         assert_eq!(body(&parsed.put).unwrap(), expected);
+        for too_late in ["+9999y", "+500000000000y"] {
+            assert!(time(too_late).is_err(), "{too_late}");
+        }
         let later = time("+2d").unwrap();
         let parsed = humantime::parse_rfc3339(&later).unwrap();
         assert!(parsed > SystemTime::now() + std::time::Duration::from_secs(86_400));

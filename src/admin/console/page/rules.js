@@ -123,7 +123,8 @@ function makeForm() {
     for (const [key, , kind, of] of FIELDS) {
       const { value, defaultValue } = inputs[key];
       if (value === '' || of === unfit) continue;
-      if (key === 'rate') rule.limit = { ...former.limit, rate: Number(value), per: inputs.per.value || '1s' };
+      if (key === 'rate')
+        rule.limit = { ...former.limit, rate: Number(value), per: inputs.per.value || '1s', burst: undefined };
       else if (key === 'burst') rule.limit = { ...rule.limit, burst: Number(value) };
       else if (kind.type === 'number') rule[key] = Number(value);
       else if (kind.type === 'datetime-local')

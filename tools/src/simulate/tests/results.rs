@@ -163,8 +163,9 @@ fn docs_results_are_those_of_the_simulation() {
     );
 }
 
-/// home-loan lends nearly all of its share to a campaign and then wants it back. The borrower's weight once fell only as
-/// home-loan's records came, over a cycle: 1 % of them waited for 0.68 s, and of personal-loan's for 0.3 s.
+/// home-loan lends nearly all of its share to a campaign and then wants it back. The borrower once weighed as much as its
+/// grant, so all weights together were more than the capacity, and fell only as home-loan's records came, over a cycle:
+/// 1 % of them waited for 0.68 s, and of personal-loan's for 0.3 s.
 #[test]
 fn a_lender_that_returns_in_a_campaign_hardly_waits() {
     let way = Way::Shared(Mode::Shape, Lending::Proportional);
