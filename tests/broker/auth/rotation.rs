@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -17,8 +18,9 @@ use crate::support::wait::let_the_fault_last;
 use crate::support::watermaster::{START_TIMEOUT, Watermaster};
 
 const PER_SECOND: u64 = 300;
-/// The longest that a record may wait because a secret is renewed.
-const MAX_PAUSE_MS: i64 = 2_000;
+/// The longest that a record may wait because a secret is renewed, if the program starts within twice this time. New
+/// clients connect and join as those of a start do, so a slower machine may take half the time of its start.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// The name of a file and its content.
 type File = (&'static str, Vec<u8>);
@@ -58,8 +60,10 @@ impl Volume {
 fn rotate_under_load(
     secured: &Secured, rig: &Rig, config: &Config, rotate: impl FnOnce(&Watermaster), after: impl FnOnce(&Watermaster),
 ) {
+    let spawned = Instant::now();
     let mut watermaster = Watermaster::spawn_with(config, &["--watch"]);
     watermaster.wait_ready(START_TIMEOUT);
+    let start = spawned.elapsed();
     let sources = rig.sources.clone();
     let load = Load::start(secured, PER_SECOND, move |n| numbered(&sources, n));
     let mut follower = follow(secured, rig);
@@ -85,8 +89,10 @@ fn rotate_under_load(
     let waits: Vec<_> = target.iter().map(waited).collect();
     let longest = |of: &dyn Fn(u64) -> bool| waits.iter().filter(|(n, _)| of(*n)).map(|(_, wait)| *wait).max().unwrap();
     let (normal, rotated) = (longest(&|n| n < before), longest(&|n| n >= before));
-    eprintln!("{}: {sent} records; the longest wait was {normal} ms before, {rotated} ms from then on", rig.name);
-    assert!(rotated <= normal + MAX_PAUSE_MS, "{rotated} ms, {normal} ms before the secret was renewed");
+    let allowed = normal + MAX_PAUSE.max(start / 2).as_millis() as i64;
+    let name = &rig.name;
+    eprintln!("{name}: {sent} records; start {start:.1?}; longest wait {normal} ms before, {rotated} ms from then on");
+    assert!(rotated <= allowed, "{rotated} ms, {normal} ms before the secret was renewed: {allowed} ms are allowed");
 }
 
 fn wait_for_line(watermaster: &Watermaster, words: &[&str]) {

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{Offset, TopicPartitionList, error::KafkaError, message::Message};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList, error::KafkaError, message::Message};
 
 use super::judge::Verdict;
 use super::pass::{Pass, TopicRole};
@@ -13,9 +14,21 @@ use crate::plan::Plan;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Keeps the statistics that librdkafka reported last.
+#[derive(Default)]
+struct LastStatistics(Mutex<Option<Statistics>>);
+
+impl ClientContext for LastStatistics {
+    fn stats(&self, statistics: Statistics) {
+        *self.0.lock().expect("no panic") = Some(statistics);
+    }
+}
+
+impl ConsumerContext for LastStatistics {}
+
 /// Reads topics from the beginning with `read_committed`.
 pub struct Reader {
-    consumer: BaseConsumer,
+    consumer: BaseConsumer<LastStatistics>,
     topics: Vec<String>,
     /// The next offset of each partition.
     next: BTreeMap<(String, i32), i64>,
@@ -33,8 +46,9 @@ impl Reader {
         config.set("isolation.level", "read_committed").set("enable.partition.eof", to_the_end.to_string());
         config.set("fetch.queue.backoff.ms", "5").set("fetch.wait.max.ms", "100");
         config.set("fetch.message.max.bytes", "4194304").set("queued.max.messages.kbytes", "65536");
+        config.set("statistics.interval.ms", "5000");
         let mut reader = Reader {
-            consumer: config.create().expect("the consumer configuration is valid"),
+            consumer: config.create_with_context(LastStatistics::default()).expect("the configuration is valid"),
             topics,
             next: BTreeMap::new(),
         };
@@ -73,6 +87,18 @@ impl Reader {
             if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(20)) {
                 self.next.insert((message.topic().to_owned(), message.partition()), message.offset() + 1);
                 pass.take(&message);
+            }
+        }
+    }
+
+    /// Prints librdkafka's state of each partition that has records left to read, to tell why it stands still.
+    pub fn print_unread(&self) {
+        let statistics = self.consumer.context().0.lock().expect("no panic");
+        for (name, topic) in statistics.iter().flat_map(|statistics| &statistics.topics) {
+            for (id, partition) in &topic.partitions {
+                if self.next.get(&(name.clone(), *id)).is_some_and(|next| *next < partition.hi_offset) {
+                    eprintln!("{name}: {partition:?}");
+                }
             }
         }
     }

@@ -62,6 +62,9 @@ pub fn run(file: &Path) {
     while live.records() < last.records() && caught_up.elapsed() < Duration::from_secs(20) {
         reader.read(&mut live, Duration::from_millis(100));
     }
+    if live.records() < last.records() {
+        reader.print_unread();
+    }
     let mut verdict = judge(&plan, &live, &last, acknowledged);
     if let Err(error) = ended {
         verdict.add("unreadable", error.to_string());
