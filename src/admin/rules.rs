@@ -479,7 +479,8 @@ pub(super) async fn accept_loss(
     Ok(Json(json!({ "accepted": true })).into_response())
 }
 
-/// Compares what holds for the known clients before and after a change. The grants are those of this instance's wants.
+/// Compares what holds for the known clients before and after a change. The grants are of the part of the capacity that
+/// this instance holds, for the wants of its clients.
 pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -> RuleDryRun {
     let snapshot = handle.cell.get();
     let mut known: Vec<_> = snapshot.clients.iter().collect();
@@ -487,7 +488,13 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
     known.sort_by(|one, other| (wants(other), &one.name).cmp(&(wants(one), &other.name)));
     let clients: Vec<(Arc<str>, u64)> = known.iter().map(|client| (Arc::clone(&client.name), wants(client))).collect();
-    let grants = [before, after].map(|policy| grants(policy, &clients));
+    let group = &snapshot.group.figures;
+    let is_part = group.state.is_some() && group.hold < group.capacity;
+    let held_of = |capacity: u64| match is_part {
+        true => u128::from(capacity) * u128::from(group.hold) / u128::from(group.capacity),
+        false => capacity.into(),
+    };
+    let grants = [before, after].map(|policy| grants(policy, held_of(policy.capacity) as u64, &clients));
     let limits = [before, after].map(Policy::limits_in_cycle);
     let fields = |policy, name: &str| ExplainView::of(policy, Some(name), None).fields;
     let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
@@ -526,5 +533,10 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
             });
         }
     }
-    RuleDryRun { dry_run: true, changed, clients: shown, warnings: Vec::new() }
+    let mut warnings = Vec::new();
+    if is_part {
+        let (hold, capacity) = (group.hold, group.capacity);
+        warnings.push(format!("this instance grants {hold} of {capacity} records in a cycle, the others the rest"));
+    }
+    RuleDryRun { dry_run: true, changed, clients: shown, warnings }
 }

@@ -116,10 +116,10 @@ impl Engine<'_> {
         let began = self.clock.now();
         let ended = self.carry_out(Task::Deliver);
         if !matches!(ended, Ok(true)) {
-            self.abandon_round();
-            self.reporter.count_round(RoundOutcome::Failed);
+            let committed = self.abandon_round();
+            self.reporter.count_round(if committed { RoundOutcome::Committed } else { RoundOutcome::Failed });
             self.reporter.publish_flags(self.job);
-            if ended.is_ok() {
+            if ended.is_ok() && !committed {
                 warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
             }
             return ended;
@@ -192,8 +192,9 @@ impl Engine<'_> {
         self.reporter.publish_flags(self.job);
     }
 
-    /// Ends what an unfinished round left in flight: its transaction, or its outputs.
-    fn abandon_round(&mut self) {
+    /// Ends what an unfinished round left in flight: its transaction, or its outputs. Returns whether a commit that had
+    /// begun was acknowledged.
+    fn abandon_round(&mut self) -> bool {
         if self.job.kafka.delivery == Delivery::AtLeastOnce {
             self.link.purge();
         }
@@ -204,9 +205,11 @@ impl Engine<'_> {
             match if committing { self.link.commit() } else { self.link.abort() } {
                 Err(error) if error.class != ErrorClass::Retriable => break,
                 Err(_) => thread::sleep(STEP_TIMEOUT),
+                Ok(()) if committing => return true,
                 Ok(()) => {}
             }
         }
+        false
     }
 
     /// Does what is due between two steps. Returns false if a drain took too long.

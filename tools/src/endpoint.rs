@@ -141,6 +141,19 @@ impl EndpointError {
             EndpointError::Request { .. } | EndpointError::Truncated(_) => Exit::Unreachable,
         }
     }
+
+    /// Returns whether the instance may have carried out the request although its answer is missing.
+    pub fn may_have_arrived(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+        match self {
+            EndpointError::Truncated(_) => true,
+            EndpointError::Request { source: ureq::Error::Io(why) } => {
+                matches!(why.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
+            }
+            EndpointError::Request { source } => matches!(source, ureq::Error::Timeout(_) | ureq::Error::Protocol(_)),
+            EndpointError::TokenNeeded(_) | EndpointError::TokenRefused(_) => false,
+        }
+    }
 }
 
 fn advice(error: &ureq::Error) -> &'static str {

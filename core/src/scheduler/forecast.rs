@@ -6,9 +6,10 @@ use crate::allocator::{AllocationParams, Claim, Credit, GroupClaim, LevelAllocat
 use crate::policy::Policy;
 use crate::units::Weight;
 
-/// The grants of clients with these wants, in their order, as the allocation of a cycle without credits gives them. A
-/// client that a rule holds gets nothing, although the allocation leaves it a part of what no client wants.
-pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
+/// The grants of clients with these wants, in their order, as the allocation of a cycle with this capacity and without
+/// credits gives them. A client that a rule holds gets nothing, although the allocation leaves it a part of what no
+/// client wants.
+pub fn grants(policy: &Policy, capacity: u64, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
     let listed: HashMap<&str, Weight> =
         policy.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
     let names: Vec<Arc<str>> = policy.group_names().collect();
@@ -38,8 +39,7 @@ pub fn grants(policy: &Policy, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
     for (claim, group) in groups.iter_mut().skip(1).zip(&policy.groups[..configured]) {
         claim.weight = group.weight.thousandths();
     }
-    let params =
-        AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
+    let params = AllocationParams { capacity, reservation: policy.reservation, lending: policy.lending };
     let levels = LevelClaims {
         clients: &claims,
         group_of: |client: usize| places[client],

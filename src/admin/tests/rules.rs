@@ -12,17 +12,24 @@ use watermaster_settings::config::rule_of_json;
 use super::*;
 use crate::admin::rules::dry_run;
 use crate::rules::{KnownRule, LogState, NotUnderstood, RulesOrder};
+use crate::snapshot::GroupSnapshot;
 
 /// Returns what rules would do to the clients `web`, which floods, and `app` and `idle`, which want less than their
 /// shares of 30 records in 1 s. `web` has 500 delayed records.
 fn dry_run_of(before: &[(&str, Value)], after: &[(&str, Value)]) -> RuleDryRun {
+    dry_run_in(GroupFigures::default(), before, after)
+}
+
+/// Does so at a member of a group.
+fn dry_run_in(figures: GroupFigures, before: &[(&str, Value)], after: &[(&str, Value)]) -> RuleDryRun {
     let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
     let client = |(name, wants, backlog): (&str, u64, u64)| {
         let levels = Levels { wants, backlog, ..Levels::default() };
         ClientSnapshot { name: name.into(), levels, ..Default::default() }
     };
     let clients = [("web", 900, 500), ("app", 10, 0), ("idle", 0, 0)].into_iter().map(client).collect();
-    handle.cell.set(ServiceSnapshot { clients, ..snapshot() });
+    let group = GroupSnapshot { figures, ..GroupSnapshot::default() };
+    handle.cell.set(ServiceSnapshot { clients, group, ..snapshot() });
     let policy = |rules: &[(&str, Value)]| {
         let rule = |(name, body): &(&str, Value)| rule_of_json(name, body.as_object().unwrap(), u64::MAX).unwrap();
         let rules = Arc::new(Rules::new(rules.iter().map(rule).collect()));
@@ -44,6 +51,20 @@ fn a_limit_shows_what_it_leaves_of_a_grant() {
     assert_eq!(names(&effects), ["web"]);
     let ClientEffect { granted_before, granted_after, limit_before, limit_after, .. } = effects.clients[0];
     assert_eq!((granted_before, limit_before, limit_after), (granted_after, None, Some(5.0)));
+}
+
+/// The grants of a member that held a third were of the whole capacity: `web` seemed to get what others use.
+#[test]
+fn a_member_of_a_group_grants_of_what_it_holds() {
+    let figures = GroupFigures { state: Some("active".into()), capacity: 90, hold: 30, ..GroupFigures::default() };
+    let rule = json!({ "service": true, "capacity": 180 });
+    let effects = dry_run_in(figures, &[], &[("twice", rule)]);
+    let web = effects.clients.iter().find(|effect| effect.name == "web").unwrap();
+    let granted = (web.granted_before, web.granted_after);
+    // 30 and 60, without the 10 of `app`.
+    assert!((15..=20).contains(&granted.0) && (45..=50).contains(&granted.1), "{granted:?}");
+    assert_eq!(effects.warnings.len(), 1, "{:?}", effects.warnings);
+    assert!(effects.warnings[0].contains("30 of 90"), "{:?}", effects.warnings);
 }
 
 /// A group's limit is one for all its clients together: no client may send more than it.

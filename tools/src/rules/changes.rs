@@ -141,6 +141,8 @@ enum RulesError {
     Arguments(String),
     #[error("{url}: {source}")]
     Endpoint { url: String, source: EndpointError },
+    #[error("{url}: {source}\nthe change may be in force: repeat the command, or see `watermaster rules get`")]
+    Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),
     #[error("{message}")]
@@ -152,6 +154,7 @@ impl RulesError {
         match self {
             RulesError::Arguments(_) => Exit::Usage,
             RulesError::Endpoint { source, .. } => source.exit(),
+            RulesError::Unanswered { .. } => Exit::Unknown,
             RulesError::File(_) => Exit::Config,
             RulesError::Refused { status: 412, .. } => Exit::Changed,
             RulesError::Refused { status: 504, .. } => Exit::Unknown,
@@ -249,7 +252,12 @@ impl RulesInstance {
             None if body.is_some() => ("if-none-match", "*".to_owned()),
             None => ("if-match", "*".to_owned()),
         };
-        self.asked(self.endpoint.change(&path, body, (condition.0, &condition.1)))
+        match self.endpoint.change(&path, body, (condition.0, &condition.1)) {
+            Err(source) if !dry_run && source.may_have_arrived() => {
+                Err(RulesError::Unanswered { url: self.url.clone(), source })
+            }
+            reply => self.asked(reply),
+        }
     }
 
     /// The version of a rule of run time; `None` without one.
@@ -362,7 +370,7 @@ fn told(answer: &Value, dry_run: bool) -> String {
         let instances = instances.map(|TakenOver { live, same_rules }| format!(" at {same_rules} of {live} instances"));
         return format!("{name} is in force{}, version {etag}", instances.unwrap_or_default());
     }
-    let Ok(RuleDryRun { changed, clients, .. }) = serde_json::from_value(answer.clone()) else {
+    let Ok(RuleDryRun { changed, clients, warnings, .. }) = serde_json::from_value(answer.clone()) else {
         return answer.to_string();
     };
     let client = |effect: &watermaster_api::ClientEffect| {
@@ -379,7 +387,8 @@ fn told(answer: &Value, dry_run: bool) -> String {
         format!("\n{}: wants {}, may send {before} -> {after} in a cycle{fields}", effect.name, effect.wants)
     };
     let rows: String = clients.iter().map(client).collect();
-    format!("a dry run, by the clients of this instance: {changed} clients change{rows}")
+    let warnings: String = warnings.iter().map(|warning| format!("\n{warning}")).collect();
+    format!("a dry run, by the clients of this instance: {changed} clients change{rows}{warnings}")
 }
 
 /// The rules of a file, by name, as requests write them.
@@ -506,7 +515,31 @@ pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    /// The instance may have written the change before the connection broke: exit code 69 said that it had not.
+    #[test]
+    fn a_connection_that_breaks_leaves_the_outcome_of_a_change_unknown() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let target = RulesInstance { endpoint: Endpoint::new(&url, None), url, service: "kyc".to_owned() };
+        let change = |dry_run| target.change("r", Some(&json!({})), Some("1-0"), dry_run, None).unwrap_err();
+        let server = thread::spawn(move || {
+            for _ in 0..2 {
+                listener.accept().unwrap().0.read_exact(&mut [0]).unwrap();
+            }
+        });
+        let (changed, dry_run) = (change(false), change(true));
+        server.join().unwrap();
+        assert_eq!(changed.exit() as u8, Exit::Unknown as u8, "{changed}");
+        assert_eq!(dry_run.exit() as u8, Exit::Unreachable as u8, "{dry_run}");
+        let refused = change(false);
+        assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
+    }
 
     #[test]
     fn an_exported_rule_is_read_back_as_it_was() {
