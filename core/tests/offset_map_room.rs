@@ -7,9 +7,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
+use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_core::policy::{Mode, Policy, Scope};
 use watermaster_core::reason::Reason;
-use watermaster_core::throttle::{GroupPart, Throttle};
+use watermaster_core::throttle::{GroupPart, Sender, Throttle};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: u64 = 100;
@@ -74,6 +75,32 @@ fn a_flood_makes_room_in_the_map_for_records_ahead_of_it() {
     // A record that blocks the map gets no extra turn: it waits for the pace at most.
     let soon = |fate: &Fate| matches!(fate, Fate::Admitted { waited } if *waited <= SECOND / 50);
     assert_eq!(sim.count("light", soon), 1_500);
+}
+
+/// A partition with a nearly full map of its former owner paused at the first record that it delayed, and read the next
+/// ones only after that record's turn in its client's queue, at the tail: a few records for each pass through a backlog
+/// of minutes.
+#[test]
+fn a_former_owners_map_is_read_again_in_one_pass_beside_a_backlog() {
+    let policy = Policy { mode: Mode::Reject, map_budget: MapBudget::Chars(40), ..policy(100, SECOND) };
+    let mut sim = Sim::new(policy, 2);
+    // Partition 1 has 20 s of a backlog that came before this instance.
+    sim.throttle.handle_fetch_gap(1, 2_000);
+    (0..2_000).for_each(|_| _ = sim.read("heavy", 1));
+    // Every other offset of partition 0 is completed, which takes more than three quarters of the room.
+    let mut completed = OffsetRuns::new();
+    (1..200).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
+    sim.throttle.handle_revoked(0);
+    sim.throttle.handle_assigned(sim.now, 0, 0, &OffsetMap { completed, ..OffsetMap::default() }, 1_000);
+    for offset in (0..200).step_by(2) {
+        sim.reread(Sender::Client("heavy"), 0, offset, 100);
+        assert!(!sim.paused[0] || offset == 198, "paused at {offset}");
+    }
+    for _ in 0..300 {
+        sim.run_for(SECOND / 10);
+        sim.assert_the_map_fits(0);
+    }
+    assert_eq!(sim.count("heavy", |fate| matches!(fate, Fate::Admitted { .. })), 2_100);
 }
 
 /// A member of a group whose part has gone rejects records that wait for longer than shares can explain. Between them

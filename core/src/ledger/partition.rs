@@ -119,7 +119,12 @@ impl Partition {
         (self.touched, self.map_characters) = (false, 0);
     }
 
+    /// Returns whether the map is nearly full. It does not count before its end: a former owner has read up to there, so
+    /// what is read again adds no gap to the map.
     pub(super) fn map_is_nearly_full(&self, set_bits: u64) -> bool {
+        if self.tracker.next() < self.tracker.base().saturating_add_unsigned(self.tracker.span()) {
+            return false;
+        }
         let (span, limit) = (self.tracker.span(), offset_map::MAX_SPAN / 4 * 3);
         span > limit || span > 0 && self.tracker.bits_bound() > set_bits / 4 * 3
     }
