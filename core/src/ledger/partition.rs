@@ -119,8 +119,8 @@ impl Partition {
         (self.touched, self.map_characters) = (false, 0);
     }
 
-    /// Returns whether the map is nearly full. It does not count before its end: a former owner has read up to there, so
-    /// what is read again adds no gap to the map.
+    /// Returns whether the map is nearly full. Records below its end were read by a former owner, and reading them again
+    /// adds no gap to it.
     pub(super) fn map_is_nearly_full(&self, set_bits: u64) -> bool {
         if self.tracker.next() < self.tracker.base().saturating_add_unsigned(self.tracker.span()) {
             return false;
