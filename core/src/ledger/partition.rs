@@ -119,8 +119,8 @@ impl Partition {
         (self.touched, self.map_characters) = (false, 0);
     }
 
-    /// Returns whether the map is nearly full. Records below its end were read by a former owner, and reading them again
-    /// adds no gap to it.
+    /// Returns whether the map is nearly full. A former owner has read the records below its end, so reading them again
+    /// adds no gap.
     pub(super) fn map_is_nearly_full(&self, set_bits: u64) -> bool {
         if self.tracker.next() < self.tracker.base().saturating_add_unsigned(self.tracker.span()) {
             return false;
