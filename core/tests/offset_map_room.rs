@@ -94,7 +94,7 @@ fn a_former_owners_map_is_read_again_in_one_pass_beside_a_backlog() {
     sim.throttle.handle_assigned(sim.now, 0, 0, &OffsetMap { completed, ..OffsetMap::default() }, 1_000);
     for offset in (0..200).step_by(2) {
         sim.reread(Sender::Client("heavy"), 0, offset, 100);
-        assert!(!sim.paused[0] || offset == 198, "paused at {offset}");
+        assert!(!sim.paused[0], "paused at {offset}");
     }
     for _ in 0..300 {
         sim.run_for(SECOND / 10);

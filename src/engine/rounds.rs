@@ -116,11 +116,14 @@ impl Engine<'_> {
         let began = self.clock.now();
         let ended = self.carry_out(Task::Deliver);
         if !matches!(ended, Ok(true)) {
-            let committed = self.abandon_round();
-            self.reporter.count_round(if committed { RoundOutcome::Committed } else { RoundOutcome::Failed });
+            self.abandon_round();
+            self.reporter.count_round(RoundOutcome::Failed);
             self.reporter.publish_flags(self.job);
-            if ended.is_ok() && !committed {
-                warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
+            if ended.is_ok() {
+                warn!(
+                    service = self.job.service.name,
+                    "gave up an unfinished round: records that are not committed will be read again"
+                );
             }
             return ended;
         }
@@ -192,9 +195,8 @@ impl Engine<'_> {
         self.reporter.publish_flags(self.job);
     }
 
-    /// Ends what an unfinished round left in flight: its transaction, or its outputs. Returns whether a commit that had
-    /// begun was acknowledged.
-    fn abandon_round(&mut self) -> bool {
+    /// Ends what an unfinished round left in flight: its transaction, or its outputs.
+    fn abandon_round(&mut self) {
         if self.job.kafka.delivery == Delivery::AtLeastOnce {
             self.link.purge();
         }
@@ -205,11 +207,9 @@ impl Engine<'_> {
             match if committing { self.link.commit() } else { self.link.abort() } {
                 Err(error) if error.class != ErrorClass::Retriable => break,
                 Err(_) => thread::sleep(STEP_TIMEOUT),
-                Ok(()) if committing => return true,
                 Ok(()) => {}
             }
         }
-        false
     }
 
     /// Does what is due between two steps. Returns false if a drain took too long.

@@ -11,6 +11,8 @@ use ureq::{Body, RequestBuilder};
 use crate::cli::Exit;
 use crate::format::printable;
 
+/// The longest time until a connection stands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for a change: a reload may ask the brokers first.
@@ -150,7 +152,10 @@ impl EndpointError {
             EndpointError::Request { source: ureq::Error::Io(why) } => {
                 matches!(why.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
             }
-            EndpointError::Request { source } => matches!(source, ureq::Error::Timeout(_) | ureq::Error::Protocol(_)),
+            EndpointError::Request { source: ureq::Error::Timeout(of) } => {
+                !matches!(of, ureq::Timeout::Connect | ureq::Timeout::Resolve)
+            }
+            EndpointError::Request { source } => matches!(source, ureq::Error::Protocol(_)),
             EndpointError::TokenNeeded(_) | EndpointError::TokenRefused(_) => false,
         }
     }
@@ -184,6 +189,7 @@ impl Endpoint {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(ANSWER_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .tls_config(tls.build())
             .proxy(None);
         Endpoint {

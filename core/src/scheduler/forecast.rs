@@ -7,9 +7,12 @@ use crate::policy::Policy;
 use crate::units::Weight;
 
 /// The grants of clients with these wants, in their order, as the allocation of a cycle with this capacity and without
-/// credits gives them. A client that a rule holds gets nothing, although the allocation leaves it a part of what no
-/// client wants.
+/// credits gives them; none without a capacity. A client that a rule holds gets nothing, although the allocation leaves
+/// it a part of what no client wants.
 pub fn grants(policy: &Policy, capacity: u64, wants: &[(Arc<str>, u64)]) -> Vec<u64> {
+    if capacity == 0 {
+        return vec![0; wants.len()];
+    }
     let listed: HashMap<&str, Weight> =
         policy.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
     let names: Vec<Arc<str>> = policy.group_names().collect();

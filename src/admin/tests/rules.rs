@@ -67,6 +67,15 @@ fn a_member_of_a_group_grants_of_what_it_holds() {
     assert!(effects.warnings[0].contains("30 of 90"), "{:?}", effects.warnings);
 }
 
+/// A member that joins holds nothing yet. The allocation of no capacity was a panic.
+#[test]
+fn a_member_that_holds_nothing_grants_nothing() {
+    let figures = GroupFigures { state: Some("joining".into()), capacity: 90, ..GroupFigures::default() };
+    let effects = dry_run_in(figures, &[], &[("more", json!({ "clients": ["web"], "weight": 2 }))]);
+    assert_eq!(names(&effects), ["web"]);
+    assert_eq!((effects.clients[0].granted_before, effects.clients[0].granted_after), (0, 0));
+}
+
 /// A group's limit is one for all its clients together: no client may send more than it.
 #[test]
 fn the_limit_of_a_group_bounds_what_each_of_its_clients_may_send() {

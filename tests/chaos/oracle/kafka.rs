@@ -91,14 +91,12 @@ impl Reader {
         }
     }
 
-    /// Prints librdkafka's state of each partition that has records left to read, to tell why it stands still.
-    pub fn print_unread(&self) {
+    /// Prints the next offset and librdkafka's state of each partition, to tell why one stands still.
+    pub fn print_state(&self) {
         let statistics = self.consumer.context().0.lock().expect("no panic");
         for (name, topic) in statistics.iter().flat_map(|statistics| &statistics.topics) {
             for (id, partition) in &topic.partitions {
-                if self.next.get(&(name.clone(), *id)).is_some_and(|next| *next < partition.hi_offset) {
-                    eprintln!("{name}: {partition:?}");
-                }
+                eprintln!("{name}: next {:?}, {partition:?}", self.next.get(&(name.clone(), *id)));
             }
         }
     }

@@ -63,7 +63,7 @@ pub fn run(file: &Path) {
         reader.read(&mut live, Duration::from_millis(100));
     }
     if live.records() < last.records() {
-        reader.print_unread();
+        reader.print_state();
     }
     let mut verdict = judge(&plan, &live, &last, acknowledged);
     if let Err(error) = ended {

@@ -141,7 +141,7 @@ enum RulesError {
     Arguments(String),
     #[error("{url}: {source}")]
     Endpoint { url: String, source: EndpointError },
-    #[error("{url}: {source}\nthe change may be in force: repeat the command, or see `watermaster rules get`")]
+    #[error("{url}: {source}\nthe change may be in force: see `watermaster rules get`, or repeat the command")]
     Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),

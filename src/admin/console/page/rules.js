@@ -145,7 +145,7 @@ function backlogIs(backlog, growth) {
 }
 
 /** Makes the table of what a change would do to the clients. */
-function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples }) {
+function effectOf({ changed, clients, warnings = [] }, { now: { cycle_seconds: cycle }, samples }) {
   if (changed === 0) return h('p', {}, 'Nothing would change for any client.');
   const rows = clients.map(({ name, wants, backlog, ...effect }) => {
     // A limit does not change a grant.
@@ -160,6 +160,7 @@ function effectOf({ changed, clients }, { now: { cycle_seconds: cycle }, samples
   });
   const others = changed > clients.length ? `; the first ${clients.length} by their wants:` : '.';
   return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${others}`),
+    ...warnings.map((warning) => h('p', {}, warning)),
     table(['Client', 'Wants', 'Delayed', 'May send in a cycle', 'Its backlog'], h('tbody', {}, rows))];
 }
 
