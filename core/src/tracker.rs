@@ -270,7 +270,7 @@ impl Tracker {
     }
 
     /// One past the highest completed record, or the base if nothing beyond it is completed.
-    fn end(&self) -> i64 {
+    pub(crate) fn end(&self) -> i64 {
         self.completed.end().unwrap_or(self.base)
     }
 }

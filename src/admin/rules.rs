@@ -488,13 +488,13 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
     known.sort_by(|one, other| (wants(other), &one.name).cmp(&(wants(one), &other.name)));
     let clients: Vec<(Arc<str>, u64)> = known.iter().map(|client| (Arc::clone(&client.name), wants(client))).collect();
-    let group = &snapshot.group.figures;
-    let is_part = group.state.is_some() && group.hold < group.capacity;
+    let (hold, whole) = (snapshot.group.figures.hold, snapshot.group.figures.capacity);
+    let is_part = hold < whole;
     let held_of = |capacity: u64| match is_part {
-        true => u128::from(capacity) * u128::from(group.hold) / u128::from(group.capacity),
-        false => capacity.into(),
+        true => (u128::from(capacity) * u128::from(hold) / u128::from(whole)) as u64,
+        false => capacity,
     };
-    let grants = [before, after].map(|policy| grants(policy, held_of(policy.capacity) as u64, &clients));
+    let grants = [before, after].map(|policy| grants(policy, held_of(policy.capacity), &clients));
     let limits = [before, after].map(Policy::limits_in_cycle);
     let fields = |policy, name: &str| ExplainView::of(policy, Some(name), None).fields;
     let differ = |one: &[FieldView], other: &[FieldView]| -> Vec<FieldView> {
@@ -535,8 +535,7 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     }
     let mut warnings = Vec::new();
     if is_part {
-        let (hold, capacity) = (group.hold, group.capacity);
-        warnings.push(format!("this instance grants {hold} of {capacity} records in a cycle, the others the rest"));
+        warnings.push(format!("this instance grants {hold} of {whole} records in a cycle, the others the rest"));
     }
     RuleDryRun { dry_run: true, changed, clients: shown, warnings }
 }

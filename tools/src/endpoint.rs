@@ -250,11 +250,12 @@ impl Endpoint {
 fn reason(body: Result<String, ureq::Error>) -> String {
     let text = body.unwrap_or_else(|error| error.to_string());
     let json = serde_json::from_str::<serde_json::Value>(&text).ok();
-    // Some answers have a word for programs and a sentence for people.
-    let sentence =
-        |json: serde_json::Value| ["message", "error"].iter().find_map(|key| Some(json.get(key)?.as_str()?.to_owned()));
-    let error = json.and_then(sentence);
-    printable(error.as_deref().unwrap_or(text.trim())).into_owned()
+    printable(json.as_ref().and_then(sentence).unwrap_or(text.trim())).into_owned()
+}
+
+/// Returns the sentence for people in a refusal, or the word for programs if it has none.
+pub fn sentence(refusal: &serde_json::Value) -> Option<&str> {
+    ["message", "error"].iter().find_map(|key| refusal[key].as_str())
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl Partition {
     /// Returns whether the map is nearly full. A former owner has read the records below its end, so reading them again
     /// adds no gap.
     pub(super) fn map_is_nearly_full(&self, set_bits: u64) -> bool {
-        if self.tracker.next() < self.tracker.base().saturating_add_unsigned(self.tracker.span()) {
+        if self.tracker.next() < self.tracker.end() {
             return false;
         }
         let (span, limit) = (self.tracker.span(), offset_map::MAX_SPAN / 4 * 3);

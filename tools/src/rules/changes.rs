@@ -10,7 +10,7 @@ use watermaster_core::units::LAST_MS;
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded};
+use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded, sentence};
 use crate::moment::{millis, moment};
 
 /// The longest wait until all instances have a rule that was put.
@@ -204,8 +204,8 @@ impl RulesInstance {
         if status < 300 {
             return Ok((status, answer));
         }
-        let message = [&answer["message"], &answer["error"]].into_iter().find_map(Value::as_str);
-        let mut message = message.map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
+        let mut message =
+            sentence(&answer).map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
         for error in answer["errors"].as_array().into_iter().flatten() {
             let [key, problem, allowed] = ["key", "problem", "allowed"].map(|part| error[part].as_str().unwrap_or(""));
             message += &format!("\n{key} {problem}\n    allowed: {allowed}");
