@@ -1,6 +1,7 @@
 //! Looks twice at the commits in a service's target: the search for the capacity needs frequent ones, and subtracts the
 //! records of other writers.
 
+use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,9 @@ use crate::topics::{SourcePartition, Topics, all_partitions};
 /// The longest time between the two looks. A longer `interval` is not checked.
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
 /// Other writers are reported from this many records between the looks on.
-const MIN_RECORDS: i64 = 20;
+const MIN_RECORDS: f64 = 20.0;
+/// The records between the looks are counted up to this many offsets.
+const MAX_COUNTED: i64 = 10_000;
 /// The time between the first question of a look and its last one, and until a commit is visible.
 const SKEW: Duration = Duration::from_secs(1);
 
@@ -110,25 +113,40 @@ impl<'s> Watch<'s> {
 
     fn compare(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
         let group = self.groups[1].clone();
-        let sum = |look: &Look, of: fn(&Offsets) -> i64| look.target.iter().map(of).sum::<i64>();
+        let committed = |look: &Look| look.target.iter().map(|one| one.committed).sum::<i64>();
         let mut problems = Vec::new();
-        let stood_still = sum(first, |one| one.committed) == sum(second, |one| one.committed);
-        if stood_still && self.interval() <= MAX_INTERVAL && self.has_open_record(first, timeout) {
+        let stood_still = committed(first) == committed(second);
+        if stood_still && self.interval() <= MAX_INTERVAL && self.count(&first.target, 1, timeout) == Some(1) {
             problems.push(Problem::RareCommits { group, interval: humantime::format_duration(self.interval()) });
         }
-        let time = second.at - first.at;
-        let written = sum(second, |one| one.end) - sum(first, |one| one.end);
-        let others = written - (second.completed - first.completed) - self.markers(kafka, time + SKEW, timeout);
+        let time = (second.at - first.at).as_secs_f64();
+        let completed = (second.completed - first.completed) as f64;
+        // The rounds that were open at the first look: their records can lie behind other instances' committed ones.
+        let open = completed * 2.0 * kafka.commit_interval.as_secs_f64() / time;
+        let others = self.written(kafka, first, second, timeout) as f64 - completed - open;
         if others >= MIN_RECORDS {
-            problems.push(Problem::OtherWriters { rate: (others as f64 / time.as_secs_f64()).ceil() as u64 });
+            problems.push(Problem::OtherWriters { rate: (others / time).ceil() as u64 });
         }
         problems
     }
 
-    /// Returns whether a record, and not only markers of transactions, was open at a look.
-    fn has_open_record(&self, look: &Look, timeout: Duration) -> bool {
-        let mut open = look.target.iter().filter(|one| one.end > one.committed);
-        open.any(|one| self.asker.has_record(&self.service.target, *one, timeout).unwrap_or(false))
+    /// Returns the number of records that were written between two looks. Markers of transactions take offsets like
+    /// records: if there are too many offsets to count the records, the most markers that can be among them are
+    /// subtracted.
+    fn written(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> i64 {
+        let ends: HashMap<i32, i64> = first.target.iter().map(|one| (one.partition, one.end)).collect();
+        let begin = |one: &Offsets| Some(Offsets { committed: *ends.get(&one.partition)?, ..*one });
+        let ranges: Vec<Offsets> = second.target.iter().filter_map(begin).collect();
+        let offsets = ranges.iter().map(|one| one.end - one.committed).sum::<i64>();
+        let counted = (offsets <= MAX_COUNTED).then(|| self.count(&ranges, usize::MAX, timeout)).flatten();
+        let time = second.at - first.at + SKEW;
+        counted.map_or_else(|| offsets - self.markers(kafka, time, timeout), |records| records as i64)
+    }
+
+    /// Returns the number of records, and not of markers of transactions, in ranges of the target, up to `most`.
+    fn count(&self, ranges: &[Offsets], most: usize, timeout: Duration) -> Option<usize> {
+        let ranges: Vec<Offsets> = ranges.iter().filter(|one| one.end > one.committed).copied().collect();
+        self.asker.count_records(&self.service.target, &ranges, most, timeout).ok()
     }
 
     /// Returns the most markers that the transactions of all instances write to the target in this time.
