@@ -201,7 +201,8 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
         report.findings.extend(start.map(|problem| problem.of_service(&service.name)));
     }
     for (service, topic) in compacted() {
-        let found = match client.topic_facts(topic, timeout) {
+        // The start makes a missing one, so it must not wait for it.
+        let found = match client.look_up(topic, timeout) {
             Ok(mut facts) => {
                 let config = described.remove(topic);
                 config.iter().for_each(|config| facts.apply(config));

@@ -110,6 +110,7 @@ impl PreflightClient {
         self.login.is_outdated()
     }
 
+    /// Returns the facts of a topic that has to exist. Asks again for some time if no broker knows it.
     pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         loop {
             let found = self.look_up(topic, timeout);
@@ -132,7 +133,8 @@ impl PreflightClient {
         Ok(names)
     }
 
-    fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
+    /// Returns the facts of a topic by one answer.
+    pub fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         if let Some(error) = &*self.unanswered.borrow() {
             return Err(Problem::TopicUnanswered(error.clone()));
         }
