@@ -1,9 +1,7 @@
 //! The offsets of a service's target: its ends, and how far the service's own consumer group has committed.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::Offset;
@@ -53,46 +51,20 @@ impl Asker {
     /// # Errors
     /// A broker does not answer in time, or refuses.
     pub fn has_record(&self, topic: &str, tail: Offsets, timeout: Duration) -> Result<bool, AskError> {
-        Ok(self.count_records(topic, &[tail], 1, timeout)? > 0)
-    }
-
-    /// Counts the records of a topic from the committed offsets to the ends, up to `most`. Neither markers nor records
-    /// of aborted transactions count.
-    ///
-    /// # Errors
-    /// A broker does not answer in time, or refuses.
-    pub fn count_records(
-        &self, topic: &str, ranges: &[Offsets], most: usize, timeout: Duration,
-    ) -> Result<usize, AskError> {
-        let begins = ranges.iter().map(|one| ((SourceIndex(0), one.partition), Offset::Offset(one.committed)));
-        self.consumer.assign(&Topics::new([topic]).list_at(begins)).map_err(KafkaError::from)?;
-        let count = count_to_ends(&self.consumer, ranges, most, Instant::now() + timeout);
+        let at = [((SourceIndex(0), tail.partition), Offset::Offset(tail.committed))];
+        self.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(KafkaError::from)?;
+        let found = next_record(&self.consumer, Instant::now() + timeout);
         self.consumer.unassign().map_err(KafkaError::from)?;
-        Ok(count?)
+        Ok(found?)
     }
 }
 
-/// Counts the records of the assigned partitions before the ends of their ranges.
-fn count_to_ends(
-    consumer: &BaseConsumer<LoggingContext>, ranges: &[Offsets], most: usize, deadline: Instant,
-) -> Result<usize, KafkaError> {
-    let mut ends: HashMap<i32, i64> = ranges.iter().map(|one| (one.partition, one.end)).collect();
-    let mut count = 0;
-    while !ends.is_empty() && count < most {
-        if Instant::now() >= deadline {
-            return Err(ClientError::MessageConsumption(Code::OperationTimedOut).into());
-        }
+/// Returns whether a record comes before the end of the only partition that is assigned.
+fn next_record(consumer: &BaseConsumer<LoggingContext>, deadline: Instant) -> Result<bool, KafkaError> {
+    while Instant::now() < deadline {
         match consumer.poll(POLL_TIMEOUT) {
-            Some(Ok(record)) => {
-                let Some(&end) = ends.get(&record.partition()) else { continue };
-                count += usize::from(record.offset() < end);
-                if record.offset() + 1 >= end {
-                    ends.remove(&record.partition());
-                }
-            }
-            Some(Err(ClientError::PartitionEOF(partition))) => {
-                ends.remove(&partition);
-            }
+            Some(Ok(_)) => return Ok(true),
+            Some(Err(ClientError::PartitionEOF(_))) => return Ok(false),
             Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
                 return Err(error.into());
             }
@@ -100,5 +72,5 @@ fn count_to_ends(
             Some(Err(_)) | None => {}
         }
     }
-    Ok(count)
+    Err(ClientError::MessageConsumption(Code::OperationTimedOut).into())
 }

@@ -1,7 +1,7 @@
 //! Looks twice at the commits in a service's target: the search for the capacity needs frequent ones, and subtracts the
 //! records of other writers.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use watermaster_settings::{Kafka, Service};
 use super::problem::Problem;
 use crate::ask::{AskError, Asker};
 use crate::consumer::group_id;
+use crate::dead_letters::{Ranges, Reader};
 use crate::topics::{SourcePartition, Topics, all_partitions};
 
 /// The longest time between the two looks. A longer `interval` is not checked.
@@ -27,11 +28,11 @@ const SKEW: Duration = Duration::from_secs(1);
 /// The client that asks about one service.
 struct Watch<'s> {
     service: &'s Service,
-    asker: Asker,
+    asker: Arc<Asker>,
+    /// Reads the target by the same client.
+    reader: Reader,
     /// The group of its sources, and that of its target.
     groups: [String; 2],
-    /// The number of the target's partitions.
-    partitions: i32,
     topics: Topics,
     source_partitions: Vec<SourcePartition>,
 }
@@ -58,9 +59,9 @@ pub(super) fn watch<'s>(
     let interval = |watch: &Watch<'_>| watch.interval().min(MAX_INTERVAL);
     thread::sleep(began.iter().map(|(watch, _)| interval(watch)).max().unwrap_or_default());
     let mut problems = Vec::new();
-    for (watch, first) in &began {
+    for (mut watch, first) in began {
         let Ok(second) = watch.second_look(timeout) else { continue };
-        problems.extend(watch.compare(kafka, first, &second, timeout).into_iter().map(|one| (watch.service, one)));
+        problems.extend(watch.compare(kafka, &first, &second, timeout).into_iter().map(|one| (watch.service, one)));
     }
     problems
 }
@@ -68,11 +69,11 @@ pub(super) fn watch<'s>(
 impl<'s> Watch<'s> {
     fn new(kafka: &Kafka, service: &'s Service, partitions: &[usize], timeout: Duration) -> Result<Self, AskError> {
         let groups = [group_id(kafka, service), service.consumer_group.clone().unwrap_or_default()];
-        let asker = Asker::silent(kafka, &groups[0])?;
+        let asker = Arc::new(Asker::silent(kafka, &groups[0])?);
         let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
         Ok(Watch {
             service,
-            partitions: asker.partitions(&service.target, timeout)?,
+            reader: Reader::of(Arc::clone(&asker), &groups[0], &service.target, timeout)?,
             asker,
             groups,
             topics,
@@ -99,7 +100,7 @@ impl<'s> Watch<'s> {
     }
 
     fn target(&self, timeout: Duration) -> Result<Vec<Offsets>, AskError> {
-        self.asker.offsets(&self.groups[1], &self.service.target, self.partitions, timeout)
+        self.asker.offsets(&self.groups[1], &self.service.target, self.reader.partition_count(), timeout)
     }
 
     fn completed(&self, timeout: Duration) -> Result<i64, AskError> {
@@ -111,19 +112,20 @@ impl<'s> Watch<'s> {
         Ok(committed.into_values().map(of_partition).sum())
     }
 
-    fn compare(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
+    fn compare(&mut self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
         let group = self.groups[1].clone();
         let committed = |look: &Look| look.target.iter().map(|one| one.committed).sum::<i64>();
         let mut problems = Vec::new();
         let stood_still = committed(first) == committed(second);
-        if stood_still && self.interval() <= MAX_INTERVAL && self.count(&first.target, 1, timeout) == Some(1) {
+        let open = first.target.iter().map(|one| (one.partition, one.committed..one.end)).collect();
+        if stood_still && self.interval() <= MAX_INTERVAL && self.count(&open, 1, timeout) == Some(1) {
             problems.push(Problem::RareCommits { group, interval: humantime::format_duration(self.interval()) });
         }
         let time = (second.at - first.at).as_secs_f64();
         let completed = (second.completed - first.completed) as f64;
         // The rounds that were open at the first look: their records can lie behind other instances' committed ones.
-        let open = completed * 2.0 * kafka.commit_interval.as_secs_f64() / time;
-        let others = self.written(kafka, first, second, timeout) as f64 - completed - open;
+        let in_rounds = completed * 2.0 * kafka.commit_interval.as_secs_f64() / time;
+        let others = self.written(kafka, first, second, timeout) as f64 - completed - in_rounds;
         if others >= MIN_RECORDS {
             problems.push(Problem::OtherWriters { rate: (others / time).ceil() as u64 });
         }
@@ -133,20 +135,27 @@ impl<'s> Watch<'s> {
     /// Returns the number of records that were written between two looks. Markers of transactions take offsets like
     /// records: if there are too many offsets to count the records, the most markers that can be among them are
     /// subtracted.
-    fn written(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> i64 {
-        let ends: HashMap<i32, i64> = first.target.iter().map(|one| (one.partition, one.end)).collect();
-        let begin = |one: &Offsets| Some(Offsets { committed: *ends.get(&one.partition)?, ..*one });
-        let ranges: Vec<Offsets> = second.target.iter().filter_map(begin).collect();
-        let offsets = ranges.iter().map(|one| one.end - one.committed).sum::<i64>();
-        let counted = (offsets <= MAX_COUNTED).then(|| self.count(&ranges, usize::MAX, timeout)).flatten();
-        let time = second.at - first.at + SKEW;
-        counted.map_or_else(|| offsets - self.markers(kafka, time, timeout), |records| records as i64)
+    fn written(&mut self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> i64 {
+        let mut ranges: Ranges = first.target.iter().map(|one| (one.partition, one.end..one.end)).collect();
+        for one in &second.target {
+            ranges.entry(one.partition).and_modify(|range| range.end = one.end);
+        }
+        let offsets = ranges.values().map(|range| range.end - range.start).sum::<i64>();
+        let counted = (offsets <= MAX_COUNTED).then(|| self.count(&ranges, i64::MAX, timeout)).flatten();
+        counted.unwrap_or_else(|| offsets - self.markers(kafka, second.at - first.at + SKEW, timeout))
     }
 
-    /// Returns the number of records, and not of markers of transactions, in ranges of the target, up to `most`.
-    fn count(&self, ranges: &[Offsets], most: usize, timeout: Duration) -> Option<usize> {
-        let ranges: Vec<Offsets> = ranges.iter().filter(|one| one.end > one.committed).copied().collect();
-        self.asker.count_records(&self.service.target, &ranges, most, timeout).ok()
+    /// Counts the records in ranges of the target, up to `most`; markers of transactions are none. Returns `None` if
+    /// they can't be read in time.
+    fn count(&mut self, ranges: &Ranges, most: i64, timeout: Duration) -> Option<i64> {
+        let deadline = Instant::now() + timeout;
+        let mut count = 0;
+        self.reader.start(ranges).ok()?;
+        while count < most && !self.reader.is_done() {
+            let wait = deadline.checked_duration_since(Instant::now())?;
+            count += i64::from(self.reader.next_with(wait, |_| ()).ok()?.is_some());
+        }
+        Some(count)
     }
 
     /// Returns the most markers that the transactions of all instances write to the target in this time.
@@ -154,6 +163,6 @@ impl<'s> Watch<'s> {
         let groups = self.asker.consumer.fetch_group_list(Some(&self.groups[0]), timeout);
         let instances = groups.ok().and_then(|groups| Some(groups.groups().first()?.members().len())).unwrap_or(1);
         let transactions = (time.as_secs_f64() * kafka.transactions_per_second()).ceil();
-        i64::from(self.partitions) * instances.max(1) as i64 * transactions as i64
+        i64::from(self.reader.partition_count()) * instances.max(1) as i64 * transactions as i64
     }
 }
