@@ -16,6 +16,22 @@ const SLOW_STEP: u64 = 20_000;
 const DOUBLE_AFTER: u32 = 12;
 /// A part in percent: the estimate is near a value, or the finished rate near the estimate.
 const NEAR_PERCENT: u64 = 85;
+/// A part in percent of the finished rate: the most that counts as too high after the first climb of the search.
+const FIRST_PERCENT: u64 = 115;
+
+/// The first climb of the search.
+///
+/// Lateness takes a few seconds to show, so steps of 10 % overshoot by two or three of them. If the search took the
+/// estimate where the climb ended for the value that is too high, it would be far from it after the cut, would climb by
+/// 10 % again, and overshoot a second time. Later climbs end with small steps, and are taken as they are.
+#[derive(Debug, Default)]
+enum FirstClimb {
+    /// No step up was taken.
+    #[default]
+    Ahead,
+    UnderWay,
+    Over,
+}
 
 /// The estimate.
 #[derive(Debug, Default)]
@@ -24,6 +40,7 @@ pub(super) struct Estimate {
     pub(super) milli: u64,
     /// The estimate when it was too high last.
     too_high: Option<u64>,
+    first_climb: FirstClimb,
     /// Observation: the estimate is a rate at which the service became late, not only one that it reached.
     is_found: bool,
     /// Raises near `too_high` since the last cut.
@@ -89,7 +106,13 @@ impl Estimate {
         if check.late > check.target {
             if let (true, Some(rate)) = (self.was_late, check.rate) {
                 if !self.in_episode {
-                    self.too_high = Some(before);
+                    self.too_high = Some(match self.first_climb {
+                        FirstClimb::UnderWay => before.min(rate.saturating_mul(FIRST_PERCENT) / 100),
+                        FirstClimb::Ahead | FirstClimb::Over => before,
+                    });
+                    if matches!(self.first_climb, FirstClimb::UnderWay) {
+                        self.first_climb = FirstClimb::Over;
+                    }
                 }
                 (self.in_episode, self.raises, self.cut_at) = (true, 0, check.now);
                 // Offsets that are moved by hand look like speed, so the rate raises no more than a step does.
@@ -106,6 +129,9 @@ impl Estimate {
                     self.raised_at = Some(check.committed);
                     let raised = before + (u128::from(before) * u128::from(step) / u128::from(WHOLE)) as u64;
                     self.set(params.clamped(raised), ChangeCause::Probe);
+                    if self.milli > before && matches!(self.first_climb, FirstClimb::Ahead) {
+                        self.first_climb = FirstClimb::UnderWay;
+                    }
                 }
             }
         }

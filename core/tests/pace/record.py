@@ -153,9 +153,25 @@ def busy_only(observe):
     return Busy
 
 
+class FirstClimb(controllers.Pace2):
+    """The first climb found nothing that is higher than 1.15 of the finished rate."""
+
+    first_climb = "ahead"
+
+    def decide(self, now, obs, limited, target):
+        before, was_cutting = self.K, self.cutting
+        super().decide(now, obs, limited, target)
+        if self.cutting and not was_cutting and self.first_climb == "under way":
+            self.hi = min(self.hi, 1.15 * self.r)
+            self.first_climb = "over"
+        if not self.cutting and self.K > before and self.first_climb == "ahead":
+            self.first_climb = "under way"
+
+
+controllers.FirstClimb = FirstClimb
 for number, (name, seconds, poll) in enumerate(RUNS):
     scenario = run.S[name]
-    record(name, scenario, run.make("Pace2", scenario), 100 + number, seconds, poll)
+    record(name, scenario, run.make("FirstClimb", scenario), 100 + number, seconds, poll)
 for number, (name, seconds, demand) in enumerate(OBSERVED):
     control = observer()(floor=1, ceiling=10 ** 6)
     record(name, run.base(demand=demand), control, 200 + number, seconds, 1.0, out_limit=False)
