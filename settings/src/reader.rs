@@ -106,12 +106,14 @@ impl Reader {
         Reader::of_table(schema, tree::of_json(object, path), path)
     }
 
-    /// Takes each table of the list `list` of the `[[service]]` with this name. Nothing else in the file matters.
+    /// Takes each table of the list `list` of the `[[service]]` with this name, with the variables of `environment`.
+    /// Nothing else in the file matters.
     ///
     /// # Errors
     /// Fails when the text is not TOML.
     pub fn of_service(
-        schema: &'static Schema, text: &str, path: &Path, service: &str, list: &str,
+        schema: &'static Schema, (path, text): (&Path, &str), service: &str, list: &str,
+        environment: &variables::Environment,
     ) -> Result<Vec<Reader>, ConfigErrors> {
         let root = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
         let tables = |table: &tree::Table, name: &str| match table.get(name).map(|node| &node.content) {
@@ -120,7 +122,11 @@ impl Reader {
         };
         let named = |one: &tree::Table| one.get("name").and_then(|name| name.as_text()) == Some(service);
         let found = tables(&root, "service").into_iter().filter(named);
-        Ok(found.flat_map(|one| tables(&one, list)).map(|table| Reader::of_table(schema, table, path)).collect())
+        let reader = |mut table: tree::Table| {
+            let unread = variables::expand_table(&mut table, &KeyPath::default(), environment);
+            Reader { unread, ..Reader::of_table(schema, table, path) }
+        };
+        Ok(found.flat_map(|one| tables(&one, list)).map(reader).collect())
     }
 
     fn of_table(schema: &'static Schema, root: tree::Table, path: &Path) -> Reader {

@@ -52,9 +52,7 @@ impl Effective {
             }
             let _ = match &entry.value {
                 Some(value) => {
-                    // Else the reader would take a part of the value for a variable.
-                    let value = toml_value(value).replace('$', "$$");
-                    writeln!(text, "{:<40} # {}", format!("{key} = {value}"), entry.origin)
+                    writeln!(text, "{:<40} # {}", format!("{key} = {}", toml_value(value)), entry.origin)
                 }
                 None => writeln!(text, "{:<40} # not set", format!("# {key}")),
             };
@@ -73,9 +71,10 @@ impl Effective {
     }
 }
 
-/// Returns a scalar, or an array of scalars, as TOML. JSON escapes all characters that TOML wants escaped, but one.
+/// Returns a scalar, or an array of scalars, as TOML. JSON escapes all characters that TOML wants escaped, but one; and
+/// the reader of a file takes `$$` for a dollar, since `${` begins a variable.
 pub fn toml_value(value: &Value) -> String {
-    value.to_string().replace('\u{7f}', "\\u007f")
+    value.to_string().replace('\u{7f}', "\\u007f").replace('$', "$$")
 }
 
 /// Returns the node beneath `node`, which is made if it is missing.

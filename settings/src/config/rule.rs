@@ -1,6 +1,7 @@
 //! A rule, as a file or a request writes it.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -78,12 +79,15 @@ pub fn of_json(name: &str, body: &Map<String, Value>, most_capacity: u64) -> Res
     Ok(reader.finish(rule)?.value)
 }
 
-/// Reads the rules of one service in a file of which nothing else matters.
+/// Reads the rules of one service, with the variables of `environment`, in a file of which nothing else matters.
 ///
 /// # Errors
 /// The text is not TOML, or a rule is wrong.
-pub fn of_text(text: &str, path: &Path, service: &str) -> Result<Vec<Rule>, ConfigErrors> {
-    let readers = Reader::of_service(&schema::RULE_SCHEMA, text, path, service, "rule")?;
+pub fn of_text(
+    (path, text): (&Path, &str), service: &str, environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Vec<Rule>, ConfigErrors> {
+    let environment = environment.into_iter().collect();
+    let readers = Reader::of_service(&schema::RULE_SCHEMA, (path, text), service, "rule", &environment)?;
     let rule = |reader: Reader| {
         let rule = read(&reader.root(), Origin::RunTime, None);
         reader.finish(rule).map(|reading| reading.value)

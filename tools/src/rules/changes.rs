@@ -157,8 +157,9 @@ impl RulesError {
             RulesError::Unanswered { .. } => Exit::Unknown,
             RulesError::File(_) => Exit::Config,
             RulesError::Refused { status: 412, .. } => Exit::Changed,
-            RulesError::Refused { status: 504, .. } => Exit::Unknown,
-            RulesError::Refused { status: 503 | 404, .. } => Exit::Unreachable,
+            // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
+            RulesError::Refused { status: 502 | 504, .. } => Exit::Unknown,
+            RulesError::Refused { status: 404 | 500.., .. } => Exit::Unreachable,
             RulesError::Refused { .. } => Exit::Config,
         }
     }
@@ -391,11 +392,12 @@ fn told(answer: &Value, dry_run: bool) -> String {
     format!("a dry run, by the clients of this instance: {changed} clients change{rows}{warnings}")
 }
 
-/// The rules of a file, by name, as requests write them.
+/// The rules of a file, by name, as requests write them. Variables stand for the same as in a file that `run` reads.
 fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| RulesError::File(format!("{} can't be read: {error}", file.display())))?;
-    let rules = rules_of_text(&text, file, service).map_err(|errors| RulesError::File(errors.to_string()))?;
+    let rules = rules_of_text((file, &text), service, std::env::vars_os())
+        .map_err(|errors| RulesError::File(errors.to_string()))?;
     Ok(rules.iter().map(|rule| (rule.name.to_string(), rule_to_json(rule))).collect())
 }
 
@@ -541,10 +543,20 @@ mod tests {
         assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
     }
 
+    /// Status 502 and 500 had the exit code of a wrong configuration.
+    #[test]
+    fn a_proxy_without_its_instance_is_no_wrong_configuration() {
+        let exit = |status| RulesError::Refused { status, message: String::new() }.exit() as u8;
+        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::Unreachable), (500, Exit::Unreachable)];
+        let unknown = [(502, Exit::Unknown), (503, Exit::Unreachable), (504, Exit::Unknown)];
+        for (status, code) in expected.into_iter().chain(unknown) {
+            assert_eq!(exit(status), code as u8, "{status}");
+        }
+    }
+
     #[test]
     fn an_exported_rule_is_read_back_as_it_was() {
-        let rule =
-            json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "\"x\"\u{7f}\n"});
+        let rule = json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "\"x\"\u{7f}\n$$ ${A} $a"});
         let fields: String =
             rule.as_object().unwrap().iter().map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
         let text = format!("[[service]]\nname = \"kyc\"\n\n[[service.rule]]\nname = \"r\"\n{fields}");
