@@ -184,6 +184,8 @@ impl Scheduler {
     #[cold]
     fn end_cycles(&mut self, now: Time) {
         self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog.fair);
+        let clients = &self.clients;
+        self.backlog.forget_blocked(clients.len(), |client| clients.lookup(client).and_then(|one| one.queue.blocked));
         self.bounds.excess.discard();
     }
 

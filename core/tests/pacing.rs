@@ -234,3 +234,33 @@ fn a_flood_uses_the_capacity() {
         assert!(outcome.used >= due, "{case:?}: {} of {due}", outcome.used);
     }
 }
+
+/// A borrower weighs less than its share while lenders are away. The bug: once they were back, its first record kept
+/// the place that one record of the small weight had given it, and waited for 20 s.
+#[test]
+fn a_borrower_within_its_share_does_not_wait_longer_once_lenders_return() {
+    const LENDERS: usize = 198;
+    let cycle = Duration::from_secs(10);
+    let names = || [REGULAR, "flood"].map(str::to_owned).into_iter().chain((0..LENDERS).map(|n| format!("lender-{n}")));
+    // A newcomer counts with its share for two cycles.
+    let mut sent: Vec<(f64, String)> = names().map(|client| (0.0, client)).collect();
+    // In the third cycle it borrows one record, afterwards it sends less than its share of ten.
+    sent.extend((0..11).map(|n| (20.0 + 0.9 * f64::from(n), REGULAR.to_owned())));
+    sent.extend((0..8).flat_map(|n| [30.0 + 2.5 * f64::from(n); 2]).map(|at| (at, REGULAR.to_owned())));
+    sent.extend((0..18_000).map(|n| (20.0 + f64::from(n) / 600.0, "flood".to_owned())));
+    sent.extend(names().skip(2).flat_map(|lender| iter::repeat_n((35.05, lender), 20)));
+    sent.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut sim = Sim::new(policy(2_000, cycle), 5);
+    for (at, client) in sent {
+        sim.run_until(START + Duration::from_secs_f64(at));
+        sim.read(&client, client.len() as u32 % 5);
+    }
+    sim.run_for(cycle * 3);
+    let waits = sim.lives.values().filter(|life| life.client == REGULAR).map(|life| match life.fate {
+        Fate::Admitted { waited } => waited,
+        other => panic!("{other:?}"),
+    });
+    let longest = waits.max().expect("it sent records");
+    // Of two records that come at once, one waits for a second in a queue of its own.
+    assert!(longest <= Duration::from_secs(3), "{longest:?}");
+}

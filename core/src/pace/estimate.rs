@@ -16,7 +16,8 @@ const SLOW_STEP: u64 = 20_000;
 const DOUBLE_AFTER: u32 = 12;
 /// A part in percent: the estimate is near a value, or the finished rate near the estimate.
 const NEAR_PERCENT: u64 = 85;
-/// A part in percent of the finished rate: the most that counts as too high after the first climb of the search.
+/// A part in percent of the estimate after its cut: the most that counts as too high after the first climb of the
+/// search.
 const FIRST_PERCENT: u64 = 115;
 
 /// The first climb of the search.
@@ -105,9 +106,11 @@ impl Estimate {
         let before = self.milli;
         if check.late > check.target {
             if let (true, Some(rate)) = (self.was_late, check.rate) {
+                // Offsets that are moved by hand look like speed, so the rate raises no more than a step does.
+                let cut = rate.clamp(before / 2, before + before / 10);
                 if !self.in_episode {
                     self.too_high = Some(match self.first_climb {
-                        FirstClimb::UnderWay => before.min(rate.saturating_mul(FIRST_PERCENT) / 100),
+                        FirstClimb::UnderWay => before.min(cut.saturating_mul(FIRST_PERCENT) / 100),
                         FirstClimb::Ahead | FirstClimb::Over => before,
                     });
                     if matches!(self.first_climb, FirstClimb::UnderWay) {
@@ -115,8 +118,6 @@ impl Estimate {
                     }
                 }
                 (self.in_episode, self.raises, self.cut_at) = (true, 0, check.now);
-                // Offsets that are moved by hand look like speed, so the rate raises no more than a step does.
-                let cut = rate.clamp(before / 2, before + before / 10);
                 self.set(params.clamped(cut), ChangeCause::Late);
             }
             self.was_late = true;

@@ -15,6 +15,9 @@ use crate::{chunks::Chunks, slot::Slot, units::Time};
 /// The most different times that records may wait for, beside the service's: more than rules may have at two times.
 const MAX_DELAYS: usize = 64;
 
+/// Up to this many times of clients that were forgotten are kept.
+const MANY_BLOCKED: usize = 1_024;
+
 /// A delayed record, as the scheduler knows it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct QueuedRecord {
@@ -363,6 +366,20 @@ impl Backlog {
         if until != Time::NEVER {
             self.blocked.push(Reverse((until, entry)));
         }
+    }
+
+    /// Forgets the times of clients that were forgotten, once they are most of all times: a limit may block for a day,
+    /// and ids that are used once come each second. `blocked_until` returns the time of one of the `clients` that are
+    /// known.
+    pub(super) fn forget_blocked(&mut self, clients: usize, blocked_until: impl Fn(u32) -> Option<Time>) {
+        if self.blocked.len() <= 2 * clients + MANY_BLOCKED {
+            return;
+        }
+        let fair = &self.fair;
+        self.blocked.retain(|&Reverse((until, entry))| {
+            let of_group = |group: u32| fair.blocked_until(group as usize);
+            entry.checked_sub(GROUPS).map_or_else(|| blocked_until(entry), of_group) == Some(until)
+        });
     }
 
     /// Removes a client from the blocked ones if its time has come; the caller passes its queue to

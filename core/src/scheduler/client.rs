@@ -267,10 +267,12 @@ impl Client {
         Claim { weight: self.weight.thousandths(), wants, credit: self.credit }
     }
 
-    /// Takes the result of an allocation, with the weights of the queue that the client stands in.
-    pub(super) fn take_grant(&mut self, grant: Grant, group_lends: bool, weights: &FairWeights, fair: &FairQueue) {
+    /// Takes the result of an allocation as client `index`, with the weights of the queue that the client stands in.
+    pub(super) fn take_grant(
+        &mut self, index: u32, grant: Grant, group_lends: bool, weights: &FairWeights, fair: &mut FairQueue,
+    ) {
         if !FairWeights::is_constant(&self.grant, &grant) {
-            fair.set_weight(&mut self.queue, weights.weight(&grant));
+            fair.set_weight(index, &mut self.queue, weights.weight(&grant));
         }
         self.set_grant(grant, group_lends);
     }

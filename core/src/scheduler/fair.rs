@@ -39,9 +39,17 @@ impl Default for Flow {
 }
 
 impl Flow {
-    fn set_weight(&mut self, weight: Fixed, virtual_time: VirtualTime) {
+    /// Sets the weight. Neither the last finish nor the tag of the first record lies further ahead of the virtual time
+    /// than one record of this weight: a flow that was light does not wait for long once it is heavy. Returns the tag
+    /// if that moved it.
+    fn set_weight(&mut self, weight: Fixed, virtual_time: VirtualTime) -> Option<VirtualTime> {
         self.cost = cost_of(weight);
-        self.finish = self.finish.min(virtual_time + self.cost);
+        let most = virtual_time + self.cost;
+        self.finish = self.finish.min(most);
+        self.head_tag.as_mut().filter(|tag| **tag > most).map(|tag| {
+            *tag = most;
+            most
+        })
     }
 }
 
@@ -150,15 +158,20 @@ impl FairQueue {
         group.map_or(&self.main, |group| &self.groups[usize::from(group)].members)
     }
 
-    /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one
-    /// record of this weight ahead of the virtual time: a client that was light does not wait for long once it is
-    /// heavy.
-    pub(super) fn set_weight(&self, queue: &mut ClientQueue, weight: Fixed) {
-        queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
+    /// Sets the weight of a client.
+    pub(super) fn set_weight(&mut self, client: u32, queue: &mut ClientQueue, weight: Fixed) {
+        let moved = queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
+        if moved.is_some() && queue.blocked.is_none() {
+            self.enter(client, queue);
+        }
     }
 
     pub(super) fn set_group_weight(&mut self, group: usize, weight: Fixed) {
-        self.groups[group].flow.set_weight(weight, self.main.virtual_time);
+        let queue = &mut self.groups[group];
+        let moved = queue.flow.set_weight(weight, self.main.virtual_time);
+        if let Some(tag) = moved.filter(|_| queue.blocked.is_none()) {
+            self.main.ready.push(Reverse((tag, GROUPS + group as u32)));
+        }
     }
 
     /// Returns whether the client's group waits for its own limit. Most clients are in no group with one.

@@ -164,7 +164,7 @@ impl Registry {
         self.groups.add(group, weight);
         let grant = self.default_grant(policy.capacity, self.get(index));
         let client = self.slots[index as usize].as_mut().expect("it was just inserted");
-        fair.set_weight(&mut client.queue, grant.exact);
+        fair.set_weight(index, &mut client.queue, grant.exact);
         client.set_grant(grant, false);
         self.groups.grant_newcomer(policy.capacity, client.group, grant.exact, fair);
         Some(index)
@@ -181,7 +181,7 @@ impl Registry {
             };
             let grant = self.default_grant(capacity, client);
             if let Some(client) = &mut self.slots[index] {
-                client.take_grant(grant, false, &FairWeights::of_parts(), fair);
+                client.take_grant(index as u32, grant, false, &FairWeights::of_parts(), fair);
             }
         }
     }
@@ -298,12 +298,13 @@ impl Registry {
         self.sums.iter_mut().for_each(|sums| sums.weights.settle());
         self.groups.take_grants(of_groups, &self.sums, &mut alone, fair);
         let lends = |grant: &Grant| grant.exact < grant.default_share;
-        for (client, &grant) in self.slots.iter_mut().flatten().zip(grants) {
+        let clients = (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?)));
+        for ((index, client), &grant) in clients.zip(grants) {
             let (group_lends, weights) = match client.group.map(usize::from) {
                 Some(group) => (of_groups.is_some_and(|grants| lends(&grants[group])), &self.sums[group].weights),
                 None => (false, &alone),
             };
-            client.take_grant(grant, group_lends, weights, fair);
+            client.take_grant(index, grant, group_lends, weights, fair);
         }
     }
 

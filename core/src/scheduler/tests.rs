@@ -310,6 +310,19 @@ fn a_blocked_client_whose_records_expire_keeps_one_entry() {
     assert!(queue.eligible_tag().is_some());
 }
 
+/// Ids that are used once, each of which may send one record a day. The bug: each left an entry for a day.
+#[test]
+fn forgotten_clients_leave_few_entries() {
+    let mut backlog = Backlog::default();
+    let known = |client| (client == 0).then(|| Time::from_nanos(1_000_000));
+    for client in 0..100_000 {
+        backlog.block(client, &mut ClientQueue::default(), Time::from_nanos(1_000_000));
+        backlog.forget_blocked(1, known);
+        assert!(backlog.blocked.len() <= 1_026, "{}", backlog.blocked.len());
+    }
+    assert_eq!(backlog.next_blocked(Time::from_nanos(1_000_000)), Some(0));
+}
+
 /// A client whose records come and go one by one, while those of another one wait, keeps one entry.
 #[test]
 fn each_client_with_first_records_keeps_about_one_entry() {

@@ -154,7 +154,7 @@ def busy_only(observe):
 
 
 class FirstClimb(controllers.Pace2):
-    """The first climb found nothing that is higher than 1.15 of the finished rate."""
+    """The first climb found nothing that is higher than 1.15 of the estimate after its cut."""
 
     first_climb = "ahead"
 
@@ -162,7 +162,7 @@ class FirstClimb(controllers.Pace2):
         before, was_cutting = self.K, self.cutting
         super().decide(now, obs, limited, target)
         if self.cutting and not was_cutting and self.first_climb == "under way":
-            self.hi = min(self.hi, 1.15 * self.r)
+            self.hi = min(self.hi, 1.15 * self.K)
             self.first_climb = "over"
         if not self.cutting and self.K > before and self.first_climb == "ahead":
             self.first_climb = "under way"
