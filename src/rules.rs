@@ -149,6 +149,7 @@ pub struct RulesCell {
     max_capacity: AtomicU64,
     /// The engine starts with the rules of the file, before those of run time are known.
     starts_without: AtomicBool,
+    began: Instant,
 }
 
 impl Default for RulesCell {
@@ -160,6 +161,7 @@ impl Default for RulesCell {
             taken: Mutex::new(Some(taken)),
             max_capacity: AtomicU64::new(0),
             starts_without: AtomicBool::new(false),
+            began: Instant::now(),
         }
     }
 }
@@ -172,6 +174,11 @@ impl RulesCell {
     /// Sends an order to the thread. Returns false if too many wait.
     pub fn order(&self, order: RulesOrder) -> bool {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).try_send(order).is_ok()
+    }
+
+    /// The time since which nothing of the topic was read, which is that of the cell if nothing ever was.
+    pub fn silence(&self) -> Duration {
+        self.known().age().unwrap_or_else(|| self.began.elapsed())
     }
 
     /// Sets the largest capacity that a rule may set.

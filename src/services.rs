@@ -227,7 +227,9 @@ impl ServiceHandle {
     /// longer than [`SHOW_TIMEOUT`], such as during a late round.
     pub fn wait_until_shown(&self) {
         let (left, until) = (self.inbox.left(), Instant::now() + SHOW_TIMEOUT);
-        let is_shown = |snapshot: &ServiceSnapshot| snapshot.changes >= left || !snapshot.up || self.is_stopped();
+        let is_shown = |snapshot: &ServiceSnapshot| {
+            snapshot.changes.is_none_or(|changes| changes >= left) || !snapshot.up || self.is_stopped()
+        };
         while !is_shown(&self.cell.get()) && Instant::now() < until {
             thread::sleep(SHOW_INTERVAL);
         }

@@ -54,9 +54,10 @@ pub struct ServiceSnapshot {
     pub sources: SourceFigures,
     pub engine: EngineTotals,
     pub group: GroupSnapshot,
-    /// The number of changes of the configuration, or of its open records, that the engine has taken over.
-    pub changes: u64,
-    /// False once a fatal error stopped the service.
+    /// The number of changes of the configuration, or of its open records, that the engine has taken over; `None`
+    /// before it runs.
+    pub changes: Option<u64>,
+    /// False once a fatal error stopped the service, or kept it from starting.
     pub up: bool,
     /// Set while the target or the dead-letter topic refuses writes.
     pub target_refusing: bool,
@@ -178,7 +179,7 @@ impl ServiceSnapshot {
             backlog_records: policy.queue_capacity,
             backlog_bytes: policy.queue_bytes,
         };
-        ServiceSnapshot { figures, limits, ..ServiceSnapshot::default() }
+        ServiceSnapshot { figures, limits, up: true, ..ServiceSnapshot::default() }
     }
 }
 
@@ -407,6 +408,13 @@ impl SnapshotCell {
         let mut snapshot = (*self.get()).clone();
         snapshot.figures.trouble = Some(trouble);
         self.set(snapshot);
+    }
+
+    /// Shows that an error stopped the service, or kept it from starting.
+    pub fn show_stopped(&self, error: String) {
+        let mut last = (*self.get()).clone();
+        (last.up, last.figures.ready, last.figures.trouble) = (false, false, Some(error));
+        self.set(last);
     }
 
     /// Replaces the brokers' answers.

@@ -367,7 +367,7 @@ fn a_reload_ends_after_the_engine_shows_the_change() {
     let handle = file.configuration.services.all().remove(0);
     let show = |capacity, changes| {
         let mut snapshot = (*handle.cell.get()).clone();
-        (snapshot.figures.capacity, snapshot.changes, snapshot.up) = (capacity, changes, true);
+        (snapshot.figures.capacity, snapshot.changes) = (capacity, Some(changes));
         handle.cell.set(snapshot);
     };
     show(2_000, 0);

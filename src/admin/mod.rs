@@ -338,16 +338,18 @@ async fn method_not_allowed() -> HttpRefusal {
 
 /// Answers 200 while every engine's heartbeat is in time.
 async fn livez(State(served): State<Arc<Served>>) -> Response {
-    let state = &served.state;
-    let now = Instant::now();
-    let reason = |service: &ServiceHandle| {
-        let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
-        (!service.heartbeat.is_alive(now)).then(|| format!("silent for {seconds} s"))
-    };
-    probe("alive", services_with(state, reason))
+    probe("alive", services_with(&served.state, silence))
 }
 
-/// Answers 200 while every service has joined its group and can produce, and the program is not stopping.
+/// Returns how long the engine of a service has been silent, if that is too long.
+fn silence(service: &ServiceHandle) -> Option<String> {
+    let now = Instant::now();
+    let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
+    (!service.heartbeat.is_alive(now)).then(|| format!("silent for {seconds} s"))
+}
+
+/// Answers 200 while every service has joined its group and can produce, no engine hangs, and the program is not
+/// stopping.
 async fn readyz(State(served): State<Arc<Served>>) -> Response {
     let state = &served.state;
     let draining = state.draining.load(Ordering::Relaxed);
@@ -355,7 +357,8 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
         let snapshot = service.cell.get();
         match &snapshot.figures.trouble {
             _ if draining => Some("draining".to_owned()),
-            _ if snapshot.figures.ready => None,
+            // The last snapshot of an engine that hangs says that it is ready.
+            _ if snapshot.figures.ready => silence(service),
             Some(trouble) => Some(trouble.clone()),
             None => Some("joining the group".to_owned()),
         }
@@ -408,7 +411,7 @@ fn render_metrics(state: &AdminState) -> String {
     let services = state.services();
     publisher.keep_only(|name| services.iter().any(|service| service.name == name));
     for service in &services {
-        publisher.publish(&service.name, &service.cell);
+        publisher.publish(&service.name, &service.cell, silence(service).is_none());
         publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
     }
     let configuration = &state.configuration;

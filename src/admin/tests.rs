@@ -245,6 +245,14 @@ fn livez_follows_the_heartbeat_alone() {
     let server = Server::with(Ipv4Addr::LOCALHOST, Heartbeat::new(long_ago, Duration::ZERO));
     let (status, body) = server.json("/livez");
     assert_eq!((status, &body["alive"], &body["services"][0]["name"]), (503, &json!(false), &json!("kyc")));
+    // The last snapshot says that the service is ready. The bug: so did /readyz and the metric, for as long as it hung.
+    server.state.services()[0].cell.set(snapshot());
+    let (status, body) = server.json("/readyz");
+    assert!(
+        status == 503 && body["services"][0]["reason"].as_str().is_some_and(|why| why.contains("silent")),
+        "{body}"
+    );
+    assert!(server.get("/metrics").1.contains("watermaster_ready{service=\"kyc\"} 0\n"));
     server.state.services()[0].heartbeat.stop();
     assert_eq!(server.get("/livez").0, 200);
 }

@@ -71,9 +71,6 @@ fn describe_foreign(topic: &str, partition: i32, offset: i64, source: &DecodeErr
 pub(super) fn stop(job: &Job, cause: StopCause) -> EngineError {
     let error = EngineError { service: job.service.name.clone(), cause: Box::new(cause) };
     error!(service = error.service, "{error}; this service stops");
-    let mut last = (*job.handle.cell.get()).clone();
-    last.figures.name.clone_from(&error.service);
-    (last.up, last.figures.ready, last.figures.trouble) = (false, false, Some(error.to_string()));
-    job.handle.cell.set(last);
+    job.handle.cell.show_stopped(error.to_string());
     error
 }

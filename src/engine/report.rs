@@ -145,8 +145,8 @@ impl Reporter {
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
         };
-        let (group, changes) = (self.group.clone(), self.changes);
-        ServiceSnapshot { figures, throttle, up: true, group, changes, ..snapshot }
+        let (group, changes) = (self.group.clone(), Some(self.changes));
+        ServiceSnapshot { figures, throttle, group, changes, ..snapshot }
     }
 }
 

@@ -62,6 +62,8 @@ struct InstanceFigures {
 struct ServiceMetrics {
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
+    /// The engine does not hang.
+    is_alive: bool,
     observed: Arc<Observed>,
     pace: Option<Arc<PaceView>>,
     /// The most open records, and their number.
@@ -100,11 +102,13 @@ impl Publisher {
         self.services.retain(|name, _| is_kept(name));
     }
 
-    /// Takes over the newest figures of a service; taking over a snapshot twice changes nothing.
-    pub fn publish(&mut self, service: &str, cell: &SnapshotCell) {
+    /// Takes over the newest figures of a service, and whether its engine does not hang; taking over a snapshot twice
+    /// changes nothing.
+    pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) {
         let new = || ServiceMetrics {
             clients: ClientLabels::new(self.metrics_clients, []),
             newest: Arc::default(),
+            is_alive,
             observed: Arc::default(),
             pace: None,
             open: [None; 2],
@@ -116,7 +120,7 @@ impl Publisher {
             metrics.clients.update(&snapshot);
             metrics.newest = snapshot;
         }
-        (metrics.observed, metrics.pace) = (cell.observed(), cell.pace());
+        (metrics.is_alive, metrics.observed, metrics.pace) = (is_alive, cell.observed(), cell.pace());
     }
 
     /// Takes over the most open records that a published service may have, and their number.

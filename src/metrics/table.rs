@@ -382,7 +382,7 @@ metrics! {
         Service |s, out| s.rules.position.into_iter().for_each(|(_, sum)| out.put(sum)), uncharted
         "only whether it differs between instances counts, and an alert compares it";
     "watermaster_rules_behind_seconds" Gauge Seconds ["service"]
-        "Time since the brokers told the end of the rules' topic."
+        "Time since the brokers told the end of the rules' topic; before they did, since the start."
         Service |s, out| s.rules.behind.into_iter().for_each(|behind| out.put(behind.as_secs_f64()));
     "watermaster_rules_last_change_seconds" Gauge Seconds ["service"]
         "Time of the newest change of a rule, since the Unix epoch."
@@ -391,8 +391,8 @@ metrics! {
 
     // ## State
     "watermaster_ready" Gauge Bool ["service"]
-        "1 when the service has joined its group and can produce; 0 otherwise and while draining."
-        Service |s, out| out.put(u8::from(s.newest.figures.ready));
+        "1 when the service has joined its group and can produce; 0 otherwise, while draining, and while it hangs."
+        Service |s, out| out.put(u8::from(s.newest.figures.ready && s.is_alive));
     "watermaster_service_up" Gauge Bool ["service"]
         "0 after a fatal error stopped the service."
         Service |s, out| out.put(u8::from(s.newest.up));

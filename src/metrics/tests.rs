@@ -90,13 +90,13 @@ fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
 /// Publishes a service as it is before its engine has started.
 fn publish_start(publisher: &mut Publisher) -> SnapshotCell {
     let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
-    publisher.publish(&handle.name, &handle.cell);
+    publisher.publish(&handle.name, &handle.cell, true);
     handle.cell
 }
 
 fn publish_observed(publisher: &mut Publisher, cell: &SnapshotCell, observed: Observed) {
     cell.set_observed(observed);
-    publisher.publish("kyc", cell);
+    publisher.publish("kyc", cell, true);
 }
 
 /// Returns answers of the brokers with this lag of the target's consumer group.
@@ -109,7 +109,7 @@ fn lag(lag: u64) -> Observed {
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
     let cell = SnapshotCell::default();
     cell.set(snapshot);
-    publisher.publish("kyc", &cell);
+    publisher.publish("kyc", &cell, true);
     parse(&publisher.render()).0
 }
 
@@ -230,7 +230,7 @@ fn groups_of_clients_have_their_grants_and_shares() {
         clients: Vec::new(),
     }];
     let handle = ServiceHandle::new(&service);
-    publisher.publish(&handle.name, &handle.cell);
+    publisher.publish(&handle.name, &handle.cell, true);
     let (samples, _) = parse(&publisher.render());
     assert_eq!((of(&samples, "cards"), of(&samples, "_unlisted")), ([Some(0.0); 2], [Some(0.0); 2]));
     let with = |groups: &[&str]| {
@@ -248,7 +248,7 @@ fn groups_of_clients_have_their_grants_and_shares() {
 fn the_series_of_a_removed_service_vanish() {
     let mut publisher = Publisher::new("", 10);
     publish_start(&mut publisher);
-    publisher.publish("bureau", &SnapshotCell::default());
+    publisher.publish("bureau", &SnapshotCell::default(), true);
     publisher.keep_only(|name| name == "bureau");
     let (samples, _) = parse(&publisher.render());
     let services: BTreeSet<&str> =

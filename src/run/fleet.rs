@@ -166,7 +166,7 @@ impl Launch {
 }
 
 fn mark_not_started(handle: &ServiceHandle, why: String) {
-    handle.cell.show_trouble(why);
+    handle.cell.show_stopped(why);
     handle.heartbeat.stop();
 }
 

@@ -76,6 +76,8 @@ fn without_brokers_the_program_is_alive_and_says_what_it_waits_for() {
         status == 503 && body.contains("no broker can be reached") && body.contains("refused")
     });
     assert_eq!(watermaster.get("/livez").map(|(status, _)| status), Some(200));
+    // No fatal error stopped it: the alert about that, and not the one about services that wait, would fire.
+    assert_eq!(watermaster.metric("watermaster_service_up", &[]), Some(1.0));
     let waits = || -> Vec<SystemTime> {
         let log = watermaster.log();
         let lines = log.lines().filter(|line| line.contains(&config.bootstrap));

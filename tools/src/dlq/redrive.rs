@@ -27,6 +27,7 @@ const MAX_RECORDS: usize = 2_000;
 const MAX_BYTES: usize = 4 << 20;
 /// The name by which all jobs of a service fence each other: no job has it as its id.
 const ALL_JOBS: &str = "~all";
+const DEFAULT_ATTEMPTS: u64 = 5;
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -51,7 +52,8 @@ pub struct RedriveArgs {
     #[arg(long)]
     again: bool,
     /// Park a dead letter that was rejected this many times, in <dead_letter>.parked
-    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_ATTEMPTS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     max_attempts: u64,
     /// Count a record for the client that sent it first, as without redrive_key_file, not for redrive_client
     #[arg(long)]
@@ -60,6 +62,23 @@ pub struct RedriveArgs {
     output: OutputArg,
     #[command(flatten)]
     select: SelectArgs,
+}
+
+impl RedriveArgs {
+    /// The options that go on with a job as these began it: its selection is kept with it, these are not.
+    fn again_with(&self, id: &str) -> String {
+        let mut options = format!("--job {id}");
+        if self.to != Destination::Source {
+            options += " --to target";
+        }
+        if let Some(rate) = self.rate {
+            options += &format!(" --rate {rate}");
+        }
+        if self.max_attempts != DEFAULT_ATTEMPTS {
+            options += &format!(" --max-attempts {}", self.max_attempts);
+        }
+        if self.as_sender { options + " --as-sender" } else { options }
+    }
 }
 
 fn job_id(text: &str) -> Result<String, &'static str> {
@@ -102,13 +121,14 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     if let Work::Send { plan, .. } = &redrive.work {
         note_senders(args, plan);
     }
-    eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
+    let again = args.again_with(&id);
+    eprintln!("job {id}; if it is interrupted, {again} goes on with it");
     let begun = Instant::now();
     let result = redrive.run();
     redrive.report(args.output, begun.elapsed());
     match result? {
         true => Ok(()),
-        false => Err(DlqError::Stopped(format!("interrupted; --job {id} goes on with it"))),
+        false => Err(DlqError::Stopped(format!("interrupted; {again} goes on with it"))),
     }
 }
 

@@ -58,10 +58,12 @@ pub struct PutArgs {
     name: Option<String>,
     #[command(flatten)]
     instance: InstanceArgs,
-    /// Put all [[service.rule]] of a file, such as `rules export` prints, one after the other; it can be repeated
+    /// Put all [[service.rule]] of a file, such as `rules export` prints, one after the other; the command can be
+    /// repeated
     #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["clients", "in_groups", "groups", "set", "weight", "until", "note", "if_match"])]
     file: Option<PathBuf>,
-    /// With --file: delete the rules of run time that are not in it
+    /// With --file: delete the rules of run time that are not in it, once all that are in it were put
     #[arg(long, requires = "file")]
     prune: bool,
     /// The clients: ids, or patterns with * (repeatable)
@@ -408,25 +410,33 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         return Err(RulesError::File(why));
     }
     let known = run_time(target)?;
-    let mut first = None;
-    let mut tell = |name: &str, result: Result<(u16, Value), RulesError>| match result {
-        Ok((_, answer)) => print(format_args!("{name}: {}", told(&answer, args.dry_run))),
+    let tell = |name: &str, change: Result<(u16, Value), RulesError>| match change {
+        Ok((_, answer)) => Ok(print(format_args!("{name}: {}", told(&answer, args.dry_run)))),
         Err(error) => {
             print(format_args!("{name}: {error}"));
-            first.get_or_insert(error);
+            Err(error)
         }
     };
+    let mut done = Ok(());
     for (name, body) in &wanted {
-        match known.iter().find(|rule| rule.name == *name) {
-            Some(rule) if same(&rule.rule, body, name) => print(format_args!("{name}: unchanged")),
-            Some(rule) => tell(name, target.change(name, Some(body), Some(&rule.etag), args.dry_run, None)),
-            None => tell(name, target.change(name, Some(body), None, args.dry_run, None)),
-        }
+        let etag = match known.iter().find(|rule| rule.name == *name) {
+            Some(rule) if same(&rule.rule, body, name) => {
+                print(format_args!("{name}: unchanged"));
+                continue;
+            }
+            rule => rule.map(|rule| rule.etag.as_str()),
+        };
+        done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, None)));
+    }
+    if args.prune && done.is_err() {
+        // The rule that was not put may be in the place of one with another name.
+        print("nothing is deleted, because a rule was not put");
+        return done;
     }
     for rule in known.iter().filter(|rule| args.prune && wanted.iter().all(|(name, _)| *name != rule.name)) {
-        tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run, None));
+        done = done.and(tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run, None)));
     }
-    first.map_or(Ok(()), Err)
+    done
 }
 
 fn run_time(target: &RulesInstance) -> Result<Vec<RuleView>, RulesError> {
@@ -517,9 +527,11 @@ pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-    use std::net::TcpListener;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::thread;
+
+    use clap::Parser as _;
 
     use super::*;
 
@@ -543,6 +555,70 @@ mod tests {
         assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
     }
 
+    #[derive(clap::Parser)]
+    struct PutCommand {
+        #[command(flatten)]
+        put: PutArgs,
+    }
+
+    /// A file has a rule under another name than before. The bug: the new one was refused, and the former one deleted.
+    #[test]
+    fn nothing_is_deleted_after_a_rule_was_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let mut methods = Vec::new();
+            while methods.last().is_none_or(|method| method != "STOP") {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let (mut line, mut length) = (String::new(), 0);
+                stream.read_line(&mut line).unwrap();
+                methods.push(line.split(' ').next().unwrap().to_owned());
+                let lists = line.contains("/rules?");
+                while line != "\r\n" {
+                    line.clear();
+                    stream.read_line(&mut line).unwrap();
+                    let header = line.to_lowercase();
+                    length = header.strip_prefix("content-length:").map_or(length, |size| size.trim().parse().unwrap());
+                }
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                let (status, body) = match methods.last().map(String::as_str) {
+                    Some("GET") if lists => {
+                        let rule = json!({"name": "cap-low", "origin": "run_time", "state": "in_force", "etag": "1-0",
+                            "rule": {"service": true, "capacity": 800}});
+                        (200, json!({"service": "kyc", "rules": [rule]}))
+                    }
+                    Some("GET") => (404, json!({"error": "no such rule"})),
+                    _ => (422, json!({"error": "refused"})),
+                };
+                let body = body.to_string();
+                let head =
+                    format!("HTTP/1.1 {status} -\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+                stream.get_mut().write_all((head + &body).as_bytes()).unwrap();
+            }
+            methods
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("rules.toml");
+        let text =
+            "[[service]]\nname = \"kyc\"\n[[service.rule]]\nname = \"cap-night\"\nservice = true\ncapacity = 9000\n";
+        std::fs::write(&file, text).unwrap();
+        let target = RulesInstance { endpoint: Endpoint::new(&url, None), url: url.clone(), service: "kyc".to_owned() };
+        let parsed = PutCommand::parse_from(["put", "--file", file.to_str().unwrap(), "--prune"]);
+        let error = put_file(&target, &file, &parsed.put).unwrap_err();
+        let mut stop = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+        stop.write_all(b"STOP / HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!(server.join().unwrap(), ["GET", "GET", "PUT", "STOP"]);
+        assert_eq!(error.exit() as u8, Exit::Config as u8, "{error}");
+    }
+
+    #[test]
+    fn a_file_takes_no_options_of_a_rule() {
+        for (option, value) in [("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "1-0")] {
+            let parsed = PutCommand::try_parse_from(["put", "--file", "rules.toml", option, value]);
+            assert!(parsed.is_err(), "{option}");
+        }
+    }
+
     /// Status 502 and 500 had the exit code of a wrong configuration.
     #[test]
     fn a_proxy_without_its_instance_is_no_wrong_configuration() {
@@ -556,7 +632,8 @@ mod tests {
 
     #[test]
     fn an_exported_rule_is_read_back_as_it_was() {
-        let rule = json!({"groups": ["a*"], "limits": [{"rate": 3, "per": "2s", "scale": "weight"}], "note": "\"x\"\u{7f}\n$$ ${A} $a"});
+        let limit = json!({"rate": 3, "per": "2s", "scale": "weight"});
+        let rule = json!({"groups": ["a*"], "limits": [limit], "note": "\"x\"\u{7f}\n$$ ${A} $a"});
         let fields: String =
             rule.as_object().unwrap().iter().map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
         let text = format!("[[service]]\nname = \"kyc\"\n\n[[service.rule]]\nname = \"r\"\n{fields}");
@@ -570,12 +647,6 @@ mod tests {
 
     #[test]
     fn options_describe_a_rule() {
-        #[derive(clap::Parser)]
-        struct PutCommand {
-            #[command(flatten)]
-            put: PutArgs,
-        }
-        use clap::Parser as _;
         let parsed = PutCommand::parse_from([
             "put", "partner", "--clients", "acme", "--set", "limit.rate=20", "--set", "limit.per=1s", "--set",
             "hold=true", "--until", "2026-07-06T00:00:00+02:00", "--note", "why",
