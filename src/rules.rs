@@ -176,7 +176,7 @@ impl RulesCell {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).try_send(order).is_ok()
     }
 
-    /// The time since which nothing of the topic was read, which is that of the cell if nothing ever was.
+    /// The time since the topic was last read, or since the cell was made if it never was.
     pub fn silence(&self) -> Duration {
         self.known().age().unwrap_or_else(|| self.began.elapsed())
     }

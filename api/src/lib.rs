@@ -334,8 +334,9 @@ pub struct ServiceNow {
     pub borrowers: Vec<LoanView>,
     /// The clients that want most beyond their default share, eight at most.
     pub demands: Vec<DemandView>,
-    /// Clients that a rule holds, those with most delayed records first.
+    /// Clients that a rule holds, those with most delayed records first, eight at most; and the number of all of them.
     pub held: Vec<String>,
+    pub held_clients: u64,
     /// The number of other clients that want no more than the default share, and the longest wait among the oldest
     /// delayed records of each.
     pub within_share: u64,

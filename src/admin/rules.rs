@@ -330,13 +330,21 @@ async fn change_rule(
         return Err(refused(StatusCode::FORBIDDEN, "forbidden", message));
     }
     if query.dry_run {
+        // A rule that begins later changes nothing now.
+        let begins =
+            parsed_rule.as_ref().and_then(|rule| rule.from_ms).filter(|from| query.at.is_none() && *from > now);
+        let at = begins.unwrap_or(now);
         let compare = move || {
             let mut rules = handle.rules.rules();
-            let before = policy_at(&service, &handle, &rules, None, now);
+            let before = policy_at(&service, &handle, &rules, None, at);
             rules.retain(|known| *known.name != *name);
             rules.extend(parsed_rule);
-            let after = policy_at(&service, &handle, &rules, None, now);
-            json_answer(&dry_run(&handle, &before, &after))
+            let after = policy_at(&service, &handle, &rules, None, at);
+            let mut effects = dry_run(&handle, &before, &after);
+            if let Some(begins) = begins {
+                effects.warnings.push(format!("this holds from {} on", rfc3339(begins.unsigned_abs())));
+            }
+            json_answer(&effects)
         };
         return served.views.answer(compare).await;
     }
@@ -537,5 +545,11 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     if is_part {
         warnings.push(format!("this instance grants {hold} of {whole} records in a cycle, the others the rest"));
     }
+    let enforcement = match (before.enforce, after.enforce) {
+        (true, false) => Some("in shadow mode every record is admitted at once, also above the capacity"),
+        (false, true) => Some("shadow mode ends: records above the capacity are delayed or rejected"),
+        _ => None,
+    };
+    warnings.extend(enforcement.map(str::to_owned));
     RuleDryRun { dry_run: true, changed, clients: shown, warnings }
 }

@@ -246,7 +246,7 @@ fn livez_follows_the_heartbeat_alone() {
     let (status, body) = server.json("/livez");
     assert_eq!((status, &body["alive"], &body["services"][0]["name"]), (503, &json!(false), &json!("kyc")));
     // The last snapshot says that the service is ready. The bug: so did /readyz and the metric, for as long as it hung.
-    server.state.services()[0].cell.set(snapshot());
+    server.show(snapshot());
     let (status, body) = server.json("/readyz");
     assert!(
         status == 503 && body["services"][0]["reason"].as_str().is_some_and(|why| why.contains("silent")),

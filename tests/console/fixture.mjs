@@ -85,6 +85,7 @@ export async function serve(names, policy) {
     borrowers: loans,
     demands: loans.map((loan) => ({ client: loan.client, wants: 90, default_share: 9 })),
     held: [names[0]],
+    held_clients: 1,
     within_share: 3,
     waits_within_share: { client: names[0], seconds: 0.2 },
     longest_wait: { client: names[0], seconds: 9 },

@@ -38,7 +38,8 @@ impl Series {
     /// Returns all values of a label, if they are known.
     pub fn values(self, label: &str) -> Option<Vec<String>> {
         if label == "le" && self.is_bucket {
-            let bounds = self.metric.buckets.iter().map(f64::to_string);
+            // Prometheus 3 writes a whole bound with a decimal.
+            let bounds = self.metric.buckets.iter().flat_map(|bound| [bound.to_string(), format!("{bound}\\.0")]);
             return Some(bounds.chain(["+Inf".to_owned()]).collect());
         }
         let (_, known) = self.metric.values.iter().find(|(name, _)| *name == label)?;

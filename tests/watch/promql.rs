@@ -81,6 +81,12 @@ impl Findings {
             if !series.labels().any(|label| label == matcher.name) {
                 self.problems.push(format!("{name} has no label {}", matcher.name));
             }
+            // The series of rule tests have no function.
+            let is_whole = matcher.name == "le" && matcher.value.parse::<u64>().is_ok();
+            if is_whole && matcher.op == MatchOp::Equal && selector.function.is_some() {
+                let bound = &matcher.value;
+                self.problems.push(format!("{name}: Prometheus 3 writes le={bound} as {bound}.0: {bound}|{bound}\\.0"));
+            }
             for value in unknown_values(series, matcher) {
                 self.problems.push(format!("{name}: {} is never {value:?}", matcher.name));
             }
@@ -150,7 +156,8 @@ fn names_that_do_not_exist_are_reported() {
         ("sum by (reason) (watermaster_ready)", "no label"),
         ("increase(watermaster_rounds_total{outcome=\"fail\"}[5m])", "outcome"),
         ("increase(watermaster_rounds_total{outcome=~\"failed|fail\"}[5m])", "outcome"),
-        ("rate(watermaster_delay_seconds_bucket{le=\"20\"}[5m])", "le"),
+        ("rate(watermaster_delay_seconds_bucket{le=~\"20|20\\\\.0\"}[5m])", "le"),
+        ("rate(watermaster_delay_seconds_bucket{le=\"1\"}[5m])", "Prometheus 3"),
     ] {
         assert!(!problems(broken).is_empty(), "{why}: {broken}");
     }

@@ -22,9 +22,9 @@ const FIRST_PERCENT: u64 = 115;
 
 /// The first climb of the search.
 ///
-/// Lateness takes a few seconds to show, so steps of 10 % overshoot by two or three of them. If the search took the
-/// estimate where the climb ended for the value that is too high, it would be far from it after the cut, would climb by
-/// 10 % again, and overshoot a second time. Later climbs end with small steps, and are taken as they are.
+/// Lateness takes a few seconds to show, so steps of 10 % overshoot by two or three of them. If the estimate at the end
+/// of the climb counted as too high, the estimate after the cut would be far below it, climb by 10 % again, and
+/// overshoot again. Later climbs end with small steps, and are taken as they are.
 #[derive(Debug, Default)]
 enum FirstClimb {
     /// No step up was taken.
@@ -110,12 +110,13 @@ impl Estimate {
                 let cut = rate.clamp(before / 2, before + before / 10);
                 if !self.in_episode {
                     self.too_high = Some(match self.first_climb {
-                        FirstClimb::UnderWay => before.min(cut.saturating_mul(FIRST_PERCENT) / 100),
-                        FirstClimb::Ahead | FirstClimb::Over => before,
+                        // A lower rate is that of an outage: no climb is so far beyond the capacity.
+                        FirstClimb::UnderWay if rate > before / 2 => {
+                            self.first_climb = FirstClimb::Over;
+                            before.min(cut * FIRST_PERCENT / 100)
+                        }
+                        _ => before,
                     });
-                    if matches!(self.first_climb, FirstClimb::UnderWay) {
-                        self.first_climb = FirstClimb::Over;
-                    }
                 }
                 (self.in_episode, self.raises, self.cut_at) = (true, 0, check.now);
                 self.set(params.clamped(cut), ChangeCause::Late);

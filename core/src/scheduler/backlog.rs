@@ -15,8 +15,9 @@ use crate::{chunks::Chunks, slot::Slot, units::Time};
 /// The most different times that records may wait for, beside the service's: more than rules may have at two times.
 const MAX_DELAYS: usize = 64;
 
-/// Up to this many times of clients that were forgotten are kept.
-const MANY_BLOCKED: usize = 1_024;
+/// The times of blocked clients are searched for those of forgotten clients only if there are more of them than twice
+/// the known clients and this number.
+const FEW_BLOCKED: usize = 1_024;
 
 /// A delayed record, as the scheduler knows it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -368,11 +369,10 @@ impl Backlog {
         }
     }
 
-    /// Forgets the times of clients that were forgotten, once they are most of all times: a limit may block for a day,
-    /// and ids that are used once come each second. `blocked_until` returns the time of one of the `clients` that are
-    /// known.
+    /// Removes the times of clients that were forgotten, once most times are theirs: a limit may block for a day, and
+    /// ids that are used once come each second. `blocked_until` returns the time of one of the `clients` known ones.
     pub(super) fn forget_blocked(&mut self, clients: usize, blocked_until: impl Fn(u32) -> Option<Time>) {
-        if self.blocked.len() <= 2 * clients + MANY_BLOCKED {
+        if self.blocked.len() <= 2 * clients + FEW_BLOCKED {
             return;
         }
         let fair = &self.fair;

@@ -8,8 +8,8 @@ use super::backlog::{Backlog, QueuedRecord};
 use super::bucket::LeakyBucket;
 use super::fair::ClientQueue;
 use super::gates::{Gates, GroupPart, Growth};
-use super::least_limit;
 use super::names::Names;
+use super::{Scheduler, least_limit};
 use crate::policy::{Limit, Policy, Scope};
 use crate::slot::Slot;
 use crate::units::{Ratio, Time};
@@ -313,14 +313,16 @@ fn a_blocked_client_whose_records_expire_keeps_one_entry() {
 /// Ids that are used once, each of which may send one record a day. The bug: each left an entry for a day.
 #[test]
 fn forgotten_clients_leave_few_entries() {
-    let mut backlog = Backlog::default();
-    let known = |client| (client == 0).then(|| Time::from_nanos(1_000_000));
-    for client in 0..100_000 {
-        backlog.block(client, &mut ClientQueue::default(), Time::from_nanos(1_000_000));
-        backlog.forget_blocked(1, known);
-        assert!(backlog.blocked.len() <= 1_026, "{}", backlog.blocked.len());
+    let policy = Policy::new(10, Duration::from_secs(1));
+    let (mut scheduler, until) = (Scheduler::new(policy, at(0)), at(100_000));
+    let known = scheduler.client_of(at(1), "known").unwrap();
+    scheduler.backlog.block(known, &mut scheduler.clients.get_mut(known).queue, until);
+    for client in 1..10_000 {
+        scheduler.backlog.block(known + client, &mut ClientQueue::default(), until);
     }
-    assert_eq!(backlog.next_blocked(Time::from_nanos(1_000_000)), Some(0));
+    scheduler.advance_cycle(at(1_001));
+    assert_eq!(scheduler.backlog.blocked.len(), 1);
+    assert_eq!(scheduler.backlog.next_blocked(until), Some(known));
 }
 
 /// A client whose records come and go one by one, while those of another one wait, keeps one entry.

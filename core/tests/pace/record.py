@@ -161,7 +161,7 @@ class FirstClimb(controllers.Pace2):
     def decide(self, now, obs, limited, target):
         before, was_cutting = self.K, self.cutting
         super().decide(now, obs, limited, target)
-        if self.cutting and not was_cutting and self.first_climb == "under way":
+        if self.cutting and not was_cutting and self.first_climb == "under way" and self.r > before * self.drop:
             self.hi = min(self.hi, 1.15 * self.K)
             self.first_climb = "over"
         if not self.cutting and self.K > before and self.first_climb == "ahead":

@@ -249,7 +249,8 @@ impl Look {
         let (snapshot, observed) = (handle.cell.get(), handle.cell.observed());
         let totals = &snapshot.throttle.totals;
         let (mut counts, mut shadow) = (totals.unregistered, totals.unregistered_shadow);
-        let (mut wants, mut granted, mut backlog, mut shadow_backlog, mut within_share) = (0, 0, 0, 0, 0);
+        let (mut wants, mut granted, mut backlog, mut shadow_backlog) = (0, 0, 0, 0);
+        let (mut held_clients, mut within_share) = (0, 0);
         let (mut lent, mut borrowed) = (0.0, 0.0);
         let [mut busiest, mut demands, mut held, mut lenders, mut borrowers, mut waits, mut waits_within_share] =
             std::array::from_fn(|_| Largest::default());
@@ -270,6 +271,7 @@ impl Look {
             waits.offer(levels.oldest_seconds, client);
             // A client that is held wants nothing.
             if levels.is_held() {
+                held_clients += 1;
                 held.offer(1.0 + levels.backlog as f64, client);
             } else if levels.wants as f64 <= levels.default_share {
                 within_share += 1;
@@ -293,6 +295,7 @@ impl Look {
             borrowers: borrowers.loans(),
             demands: demands.0.iter().map(|(_, client)| demand(client)).collect(),
             held: held.0.iter().map(|(_, client)| client.name.to_string()).collect(),
+            held_clients,
             within_share,
             waits_within_share: waits_within_share.longest_wait(),
             longest_wait: waits.longest_wait(),

@@ -117,6 +117,32 @@ fn a_rule_for_one_client_leaves_the_others_out() {
 
 const VERSIONS: [RuleVersion; 2] = [RuleVersion { n: 3, id: ChangeId(3) }, RuleVersion { n: 4, id: ChangeId(4) }];
 
+/// No grant changes with `enforce`, so the console said that nothing would change.
+#[test]
+fn a_rule_about_shadow_mode_says_what_becomes_of_records() {
+    let warnings = |enforce: bool| {
+        let rule = ("r", json!({ "service": true, "enforce": enforce }));
+        let shadow = ("a", json!({ "service": true, "enforce": false, "priority": -1 }));
+        dry_run_of(if enforce { std::slice::from_ref(&shadow) } else { &[] }, &[shadow.clone(), rule]).warnings
+    };
+    assert!(warnings(false)[0].contains("every record is admitted"), "{:?}", warnings(false));
+    assert!(warnings(true)[0].contains("delayed or rejected"), "{:?}", warnings(true));
+}
+
+/// A hold from tomorrow on seemed to change nothing.
+#[test]
+fn a_rule_that_begins_later_is_tried_from_then_on() {
+    let server = server_with_rules();
+    server.show(ServiceSnapshot { up: true, ..snapshot() });
+    let from =
+        humantime::format_rfc3339_seconds(std::time::SystemTime::now() + Duration::from_secs(86_400)).to_string();
+    let body = json!({ "clients": ["*"], "hold": true, "from": from }).to_string();
+    let (head, effects) = ask(&server, "PUT", "night?dry_run=true", "accept: */*", &body);
+    assert!(head.contains(" 200 "), "{head}");
+    assert_eq!(effects["changed"], json!(snapshot().clients.iter().count()));
+    assert!(effects["warnings"][0].as_str().is_some_and(|warning| warning.contains(&from[..10])), "{effects}");
+}
+
 fn rule(name: &str, body: &Value) -> Rule {
     rule_of_json(name, body.as_object().unwrap(), u64::MAX).unwrap()
 }
@@ -146,17 +172,21 @@ fn change(
 ) -> (String, Value) {
     let handle = &server.state.services()[0];
     let orders = handle.rules.receiver();
-    let answer = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(move || follow(handle, orders.recv_timeout(Duration::from_secs(60)).expect("an order")));
-        let mut stream = server.connect(&format!(
-            "{method} /v1/services/kyc/rules/{name} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{condition}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        ));
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
+        ask(server, method, name, condition, body)
+    })
+}
+
+/// Sends a request about a rule. Returns the head of the answer, and its JSON.
+fn ask(server: &Server, method: &str, rule: &str, condition: &str, body: &str) -> (String, Value) {
+    let mut stream = server.connect(&format!(
+        "{method} /v1/services/kyc/rules/{rule} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{condition}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), serde_json::from_str(body).unwrap_or_default())
 }

@@ -65,19 +65,20 @@ pub struct RedriveArgs {
 }
 
 impl RedriveArgs {
-    /// The options that go on with a job as these began it: its selection is kept with it, these are not.
+    /// The options that go on with a job as these began it. A job keeps its conditions, times and offsets; without
+    /// `--parked`, the same id would name a new job over the dead-letter topic.
     fn again_with(&self, id: &str) -> String {
-        let mut options = format!("--job {id}");
-        if self.to != Destination::Source {
-            options += " --to target";
-        }
-        if let Some(rate) = self.rate {
-            options += &format!(" --rate {rate}");
-        }
-        if self.max_attempts != DEFAULT_ATTEMPTS {
-            options += &format!(" --max-attempts {}", self.max_attempts);
-        }
-        if self.as_sender { options + " --as-sender" } else { options }
+        let attempts = (self.max_attempts != DEFAULT_ATTEMPTS).then_some(self.max_attempts);
+        let options = [
+            self.topic.dead_letter.as_ref().map(|topic| format!(" --dead-letter {topic}")),
+            self.topic.parked.then(|| " --parked".to_owned()),
+            (self.to != Destination::Source).then(|| " --to target".to_owned()),
+            self.rate.map(|rate| format!(" --rate {rate}")),
+            self.select.limit.map(|limit| format!(" --limit {limit}")),
+            attempts.map(|attempts| format!(" --max-attempts {attempts}")),
+            self.as_sender.then(|| " --as-sender".to_owned()),
+        ];
+        format!("--job {id}{}", options.into_iter().flatten().collect::<String>())
     }
 }
 
@@ -579,5 +580,31 @@ impl<'s> Redrive<'s> {
                  {skipped} of them skipped: redriven, parked or closed already"
             )
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct RedriveCommand {
+        #[command(flatten)]
+        redrive: RedriveArgs,
+    }
+
+    /// A job that went on without its rate flooded the service; one without --parked was another job.
+    #[test]
+    fn a_job_goes_on_with_the_options_that_it_does_not_keep() {
+        let again = |options: &[&str]| {
+            let all = ["redrive", "--config", "w.toml"].iter().chain(options);
+            RedriveCommand::parse_from(all).redrive.again_with("monday")
+        };
+        assert_eq!(again(&["--where", "reason=expired"]), "--job monday");
+        let options =
+            ["--parked", "--to", "target", "--rate", "5", "--limit", "10", "--max-attempts", "20", "--as-sender"];
+        assert_eq!(again(&options), format!("--job monday {}", options.join(" ")));
     }
 }

@@ -73,8 +73,8 @@ impl Scope {
         for (_, _, extent) in begun.values() {
             let is_other = extent.to != options.to || options.again && extent.again != Some(true);
             if !options.select.continues(&extent.select) || !is_done && is_other {
-                let text = "this job was begun with other options: leave its selection out, give its --to, or use \
-                            another --job";
+                let text = "this job was begun with other options: leave the selection and --again out, give the --to \
+                            that it was begun with, or use another --job";
                 return Err(DlqError::Usage(text.to_owned()));
             }
             scope.select.clone_from(&extent.select);

@@ -394,7 +394,8 @@ fn told(answer: &Value, dry_run: bool) -> String {
     format!("a dry run, by the clients of this instance: {changed} clients change{rows}{warnings}")
 }
 
-/// The rules of a file, by name, as requests write them. Variables stand for the same as in a file that `run` reads.
+/// The rules of a file, by name, as requests write them. Variables in them stand for the same as in a file that `run`
+/// reads.
 fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| RulesError::File(format!("{} can't be read: {error}", file.display())))?;
@@ -411,7 +412,10 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
     }
     let known = run_time(target)?;
     let tell = |name: &str, change: Result<(u16, Value), RulesError>| match change {
-        Ok((_, answer)) => Ok(print(format_args!("{name}: {}", told(&answer, args.dry_run)))),
+        Ok((_, answer)) => {
+            print(format_args!("{name}: {}", told(&answer, args.dry_run)));
+            Ok(())
+        }
         Err(error) => {
             print(format_args!("{name}: {error}"));
             Err(error)
@@ -429,8 +433,8 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, None)));
     }
     if args.prune && done.is_err() {
-        // The rule that was not put may be in the place of one with another name.
-        print("nothing is deleted, because a rule was not put");
+        // The missing rule may be in the place of one with another name.
+        print("nothing is deleted, because not all rules of the file are known to be in force");
         return done;
     }
     for rule in known.iter().filter(|rule| args.prune && wanted.iter().all(|(name, _)| *name != rule.name)) {
@@ -464,7 +468,8 @@ pub fn export(args: &ExportRulesArgs) -> Exit {
     let exported = RulesInstance::new(&args.instance).and_then(|target| {
         let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
         print(format_args!("[[service]]\nname = {:?}", target.service));
-        for rule in rules {
+        // An expired rule is kept for thirty days, and can't be put again.
+        for rule in rules.into_iter().filter(|rule| rule.state != "expired") {
             let object = rule.rule.as_object().cloned().unwrap_or_default();
             let fields = object.iter().filter(|(key, _)| *key != "name");
             let fields: String = fields.map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();

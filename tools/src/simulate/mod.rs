@@ -32,6 +32,7 @@ use std::{io, thread};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
+use watermaster_core::rules;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
@@ -266,7 +267,8 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
     };
     let contents = trace.open().map_err(failed)?.contents().clone();
     check(&contents, path)?;
-    let service = service_of(settings, &contents, args.service.as_deref())?;
+    let mut service = service_of(settings, &contents, args.service.as_deref())?;
+    leave_out(&mut service, args.capacity.is_some() || args.find.is_some());
     let all = if let Retries::Model(policy) = args.retries { Some(policy) } else { None };
     let planned = planned.filter(|_| args.retries == Retries::Keep);
     let senders = Senders::new(&contents, &service);
@@ -310,6 +312,20 @@ fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Re
     let traced = settings.services.iter().any(|service| service.name == contents.service);
     let name = name.or_else(|| traced.then_some(contents.service.as_str()));
     choose(&settings.services, name).cloned()
+}
+
+/// Leaves out of the rules of the service that which is simulated otherwise: shadow mode, and the capacity if others are
+/// tried.
+fn leave_out(service: &mut Service, capacities: bool) {
+    let rules = service.policy.rules.iter().map(|rule| {
+        let mut rule = rule.clone();
+        rule.effects.enforce = None;
+        if capacities {
+            rule.effects.capacity = None;
+        }
+        rule
+    });
+    service.policy.rules = Arc::new(rules::Rules::new(rules.collect()));
 }
 
 /// All that the simulations of one call have in common.

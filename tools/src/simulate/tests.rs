@@ -13,7 +13,7 @@ use watermaster_settings::Service;
 use super::find::{Bound, Goal};
 use super::live::LiveRun;
 use super::sweep::Capacities;
-use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, sweep::Rules, tally::ClientResult};
+use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, leave_out, sweep::Rules, tally::ClientResult};
 use crate::load::plan::tests::service;
 use crate::load::scenario::RetryPolicy;
 use crate::trace_file::reader::TraceSource;
@@ -292,6 +292,22 @@ fn rules_are_valid_at_the_times_of_the_trace() {
     // The first two cycles are not counted.
     assert!(admitted == 250 && (29.9..30.2).contains(&waited), "{admitted} admitted, {waited} s at most");
     assert!(longest("").1 < 0.2);
+}
+
+/// The rule's capacity was simulated under the name of each that was tried, and its shadow mode let no record wait.
+#[test]
+fn no_rule_sets_the_capacity_that_is_tried_or_shadow_mode() {
+    let rule = "[[service.rule]]\nname = \"r\"\nservice = true\ncapacity = 1000\nenforce = false\n";
+    let with_rule = service("[\"key\"]", &format!("[[service.source]]\ntopic = \"in\"\n{rule}"));
+    let simulate = |tried, capacity| {
+        let outcome = with(capacity, steady(), |service| {
+            service.policy.rules = with_rule.policy.rules.clone();
+            leave_out(service, tried);
+        });
+        (outcome.total.delayed > 0, outcome.largest_window > 100)
+    };
+    assert_eq!([simulate(true, 100), simulate(true, 2_000)], [(true, false), (false, true)]);
+    assert_eq!(simulate(false, 100), (false, true), "as configured, the rule's capacity holds");
 }
 
 #[test]

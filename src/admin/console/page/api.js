@@ -126,14 +126,14 @@ function repeat(attempt, between) {
   return () => stop.abort();
 }
 
-/** Asks each second. Returns the way to stop. */
-export function poll(path, show) {
+/** Asks each second, or with another pause in milliseconds. Returns the way to stop. */
+export function poll(path, show, pause = 1000) {
   return repeat(async (signal, alive) => {
     const answer = await get(path, { signal });
     alive();
     // An error in there is none of the connection.
     queueMicrotask(() => show(answer));
-  }, 1000);
+  }, pause);
 }
 
 /** Returns a sample with the figures of its clients by name: admitted, granted and delayed records. */

@@ -1,7 +1,7 @@
 // One client: its figures now, how each comes about, and the rules behind them.
 
 import { card, facts, h, id, put, row, table } from './dom.js';
-import { get, poll } from './api.js';
+import { poll } from './api.js';
 import { Chart, Palette, rates } from './chart.js';
 import { hrefOf } from './overview.js';
 import { bytes, count, decimal, perCycle, percent, records, seconds, sum } from './format.js';
@@ -73,13 +73,19 @@ export function clientView(service, name) {
     put(rejected, reasons((service.now.enforce ? detail : detail.shadow).rejected));
   };
   const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
-  get(`${service.path}/explain?${new URLSearchParams({ client: name })}`).then((explained) => {
-      put(rules, rulesTable(explained));
-      const fields = [...explained.fields, ...explained.of_group];
-      const { rule } = fields.find(({ field, value }) => field === 'hold' && value === 'true') ?? {};
-      isHeld = rule !== undefined;
-      put(actions, clientActions(service, name, rule?.origin === 'run_time' && rule.name));
-    }, () => {});
+  let known = '';
+  const stopRules = poll(`${service.path}/explain?${new URLSearchParams({ client: name })}`, (explained) => {
+    const now = JSON.stringify(explained);
+    // Links and rows that did not change stay under the pointer.
+    if (now === known) return;
+    known = now;
+    put(rules, rulesTable(explained));
+    const fields = [...explained.fields, ...explained.of_group];
+    const { rule } = fields.find(({ field, value }) => field === 'hold' && value === 'true') ?? {};
+    isHeld = rule !== undefined;
+    put(actions, clientActions(service, name, rule?.origin === 'run_time' && rule.name));
+    draw();
+  }, 5000);
   const element = h('div', {},
     h('p', { class: 'back' }, h('a', { href: hrefOf('s', service.name) }, '← ', service.name)),
     h('h1', {}, id(name)), actions,
@@ -102,5 +108,6 @@ export function clientView(service, name) {
     }
     draw();
   }
-  return { title: `${name} · ${service.name}`, element, show, close: stop };
+  const close = () => [stop, stopRules].forEach((end) => end());
+  return { title: `${name} · ${service.name}`, element, show, close };
 }

@@ -88,8 +88,8 @@ export function row(head, texts, ...cells) {
 }
 
 /** Joins client ids as a sentence does, and counts those that are too many. */
-export function listed(names) {
-  const parts = names.slice(0, names.length > 4 ? 3 : 4).map(id);
-  if (names.length > parts.length) parts.push(`${names.length - parts.length} more`);
+export function listed(names, all = names.length) {
+  const parts = names.slice(0, all > 4 ? 3 : 4).map(id);
+  if (all > parts.length) parts.push(`${all - parts.length} more`);
   return parts.flatMap((part, at) => [at === 0 ? '' : at === parts.length - 1 ? ' and ' : ', ', part]);
 }

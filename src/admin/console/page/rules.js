@@ -11,7 +11,8 @@ const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 
 /** The words for the states of rules. */
 const STATES = { in_force: 'in force', not_yet: 'not yet', not_understood: 'not understood by this version' };
 
-const limitText = ({ rate, per, burst }) => `${rate} in ${per}${burst === undefined ? '' : `, at once ${burst}`}`;
+const limitText = ({ rate, per, burst, scale }) => [`${rate} in ${per}`, burst !== undefined && `at once ${burst}`,
+  scale && 'times the weight'].filter(Boolean).join(', ');
 
 function target({ service, groups, clients, in_groups: within }) {
   if (service) return 'the service';
@@ -106,7 +107,8 @@ function makeForm() {
     former = rule;
     const values = { ...rule, ...rule.limit };
     inputs.target.value = rule.service ? 'service' : rule.groups ? 'groups' : 'clients';
-    inputs.which.value = (rule.groups ?? rule.clients ?? []).join('\n');
+    const which = (rule.groups ?? rule.clients ?? []).join('\n');
+    Object.assign(inputs.which, { defaultValue: which, value: which });
     for (const [key, , kind] of FIELDS) {
       const value = String(values[key] ?? '');
       const text = value && kind.type === 'datetime-local' ? local(value) : value;
@@ -118,7 +120,10 @@ function makeForm() {
     const rule = { ...former };
     for (const key of [...ABOUT, 'limit', ...FIELDS.map(([key]) => key)]) if (key !== 'in_groups') delete rule[key];
     const about = inputs.target.value;
-    rule[about] = about === 'service' || inputs.which.value.split('\n').map((line) => line.trim()).filter(Boolean);
+    const { value: which, defaultValue: formerWhich } = inputs.which;
+    // An id may begin or end with a space, and hold a line break, which only an unchanged list can tell from two ids.
+    rule[about] = about === 'service'
+      || (which === formerWhich && former[about] ? former[about] : which.split('\n').filter((line) => line.trim()));
     const unfit = about === 'service' ? 'of-clients' : 'of-service';
     for (const [key, , kind, of] of FIELDS) {
       const { value, defaultValue } = inputs[key];
@@ -146,7 +151,8 @@ function backlogIs(backlog, growth) {
 
 /** Makes the table of what a change would do to the clients. */
 function effectOf({ changed, clients, warnings = [] }, { now: { cycle_seconds: cycle }, samples }) {
-  if (changed === 0) return h('p', {}, 'Nothing would change for any client.');
+  const warns = warnings.map((warning) => h('p', { class: 'badge warn' }, warning));
+  if (changed === 0) return [h('p', {}, 'No client would get another value or another grant.'), ...warns];
   const rows = clients.map(({ name, wants, backlog, ...effect }) => {
     // A limit does not change a grant.
     const [before, after] = ['before', 'after'].map((when) =>
@@ -160,7 +166,7 @@ function effectOf({ changed, clients, warnings = [] }, { now: { cycle_seconds: c
   });
   const others = changed > clients.length ? `; the first ${clients.length} by their wants:` : '.';
   return [h('p', {}, `${plural(changed, 'client')} would get another value or another grant${others}`),
-    ...warnings.map((warning) => h('p', {}, warning)),
+    ...warns,
     table(['Client', 'Wants', 'Delayed', 'May send in a cycle', 'Its backlog'], h('tbody', {}, rows))];
 }
 
@@ -208,8 +214,7 @@ export function ruleForm(service, verb, subject, client) {
     const answer = await write('?dry_run=true');
     // An answer to what has been edited since says nothing.
     if (of !== edits) return;
-    put(effect, effectOf(answer, service), !isEnd && read().enforce === false
-      && h('p', { class: 'badge warn' }, 'In shadow mode every record is admitted at once, also above the capacity.'));
+    put(effect, effectOf(answer, service));
     confirm.hidden = false;
   }
   async function make() {

@@ -43,14 +43,14 @@ function sends(samples, client, now) {
 }
 
 function floods(link, samples, now) {
-  const { demands, held, known_clients: known, within_share: within, cycle_seconds: cycle } = now;
-  const holds = held.length > 0 && [...listed(held), ` ${held.length === 1 ? 'is' : 'are'} held by a rule. `];
+  const { demands, held, held_clients: all, known_clients: known, within_share: within, cycle_seconds: cycle } = now;
+  const holds = all > 0 && [...listed(held, all), ` ${all === 1 ? 'is' : 'are'} held by a rule. `];
   if (demands.length === 0 && holds) return ['–', [holds, h('a', { href: link(held[0]) }, 'Release it…')]];
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
   const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
   const times = share >= 1 && wants / share >= 1.05 ? `, ${factor} times its share of ${count(share)}` : '';
-  const others = Math.max(rest.length, known - within - held.length - 1);
+  const others = Math.max(rest.length, known - within - all - 1);
   const rate = sends(samples, client, now);
   const sent = rate === null ? '' : ` It sends about ${records(Math.round(rate * cycle))} ${perCycle(cycle)}.`;
   return [id(client), [`It wants ${records(wants)} in this cycle, with its backlog${times}.${sent} `,

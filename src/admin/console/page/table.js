@@ -107,7 +107,9 @@ export class ClientTable {
       this.#matching = matching;
       setText(this.#says, matching === known ? `${count(known)} known` : `${count(matching)} of ${count(known)}`);
     } catch {
-      // The status line tells; the events begin again, and so does this.
+      // The status line tells. The next event asks again: to draw now would ask again at once.
+      this.#nextAsk = performance.now() + 1000;
+      return;
     } finally {
       asking.delete(page);
     }
