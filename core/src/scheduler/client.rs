@@ -269,12 +269,12 @@ impl Client {
 
     /// Takes the result of an allocation as client `index`, with the weights of the queue that the client stands in.
     pub(super) fn take_grant(
-        &mut self, index: u32, grant: Grant, group_lends: bool, weights: &FairWeights, fair: &mut FairQueue,
+        &mut self, index: u32, grant: &Grant, group_lends: bool, weights: &FairWeights, fair: &mut FairQueue,
     ) {
-        if !FairWeights::is_constant(&self.grant, &grant) {
-            fair.set_weight(index, &mut self.queue, weights.weight(&grant));
+        if !FairWeights::is_constant(&self.grant, grant) {
+            fair.set_weight(index, &mut self.queue, weights.weight(grant));
         }
-        self.set_grant(grant, group_lends);
+        self.set_grant(*grant, group_lends);
     }
 
     /// Sets the grant. What the client lent, or its group, is recalled by wants beyond it.

@@ -40,16 +40,22 @@ impl Default for Flow {
 
 impl Flow {
     /// Sets the weight. Neither the last finish nor the tag of the first record lies further ahead of the virtual time
-    /// than one record of this weight: a flow that was light does not wait for long once it is heavy. Returns the tag
-    /// if that moved it.
-    fn set_weight(&mut self, weight: Fixed, virtual_time: VirtualTime) -> Option<VirtualTime> {
+    /// than one record of this weight: a flow that was light does not wait for long once it is heavy. Returns whether
+    /// that moved the tag.
+    #[inline]
+    fn set_weight(&mut self, weight: Fixed, virtual_time: VirtualTime) -> bool {
         self.cost = cost_of(weight);
         let most = virtual_time + self.cost;
-        self.finish = self.finish.min(most);
-        self.head_tag.as_mut().filter(|tag| **tag > most).map(|tag| {
-            *tag = most;
-            most
-        })
+        // A tag is ahead of the virtual time only as far as the finish was that it was made of.
+        if self.finish <= most {
+            return false;
+        }
+        self.finish = most;
+        let is_far = self.head_tag.is_some_and(|tag| tag > most);
+        if is_far {
+            self.head_tag = Some(most);
+        }
+        is_far
     }
 }
 
@@ -159,17 +165,24 @@ impl FairQueue {
     }
 
     /// Sets the weight of a client.
+    #[inline]
     pub(super) fn set_weight(&mut self, client: u32, queue: &mut ClientQueue, weight: Fixed) {
-        let moved = queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
-        if moved.is_some() && queue.blocked.is_none() {
+        if queue.flow.set_weight(weight, self.of(queue.group).virtual_time) {
+            self.enter_again(client, queue);
+        }
+    }
+
+    #[cold]
+    fn enter_again(&mut self, client: u32, queue: &ClientQueue) {
+        if queue.blocked.is_none() {
             self.enter(client, queue);
         }
     }
 
     pub(super) fn set_group_weight(&mut self, group: usize, weight: Fixed) {
         let queue = &mut self.groups[group];
-        let moved = queue.flow.set_weight(weight, self.main.virtual_time);
-        if let Some(tag) = moved.filter(|_| queue.blocked.is_none()) {
+        let has_moved = queue.flow.set_weight(weight, self.main.virtual_time);
+        if let Some(tag) = queue.flow.head_tag.filter(|_| has_moved && queue.blocked.is_none()) {
             self.main.ready.push(Reverse((tag, GROUPS + group as u32)));
         }
     }

@@ -181,7 +181,7 @@ impl Registry {
             };
             let grant = self.default_grant(capacity, client);
             if let Some(client) = &mut self.slots[index] {
-                client.take_grant(index as u32, grant, false, &FairWeights::of_parts(), fair);
+                client.take_grant(index as u32, &grant, false, &FairWeights::of_parts(), fair);
             }
         }
     }
@@ -298,8 +298,10 @@ impl Registry {
         self.sums.iter_mut().for_each(|sums| sums.weights.settle());
         self.groups.take_grants(of_groups, &self.sums, &mut alone, fair);
         let lends = |grant: &Grant| grant.exact < grant.default_share;
-        let clients = (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?)));
-        for ((index, client), &grant) in clients.zip(grants) {
+        let mut grants = grants.iter();
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            let Some(client) = slot else { continue };
+            let Some(grant) = grants.next() else { break };
             let (group_lends, weights) = match client.group.map(usize::from) {
                 Some(group) => (of_groups.is_some_and(|grants| lends(&grants[group])), &self.sums[group].weights),
                 None => (false, &alone),
