@@ -370,7 +370,8 @@ impl Backlog {
     }
 
     /// Removes the times of clients that were forgotten, once most times are theirs: a limit may block for a day, and
-    /// ids that are used once come each second. `blocked_until` returns the time of one of the `clients` known ones.
+    /// ids that are used once come each second. `clients` is the number of known clients; `blocked_until` returns the
+    /// time of one.
     pub(super) fn forget_blocked(&mut self, clients: usize, blocked_until: impl Fn(u32) -> Option<Time>) {
         if self.blocked.len() <= 2 * clients + FEW_BLOCKED {
             return;
