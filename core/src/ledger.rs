@@ -184,7 +184,7 @@ impl Ledger {
     }
 
     /// Completes a record as soon as it is read, and pauses its partition if the offset map is nearly full.
-    #[inline]
+    #[inline(always)]
     pub fn complete_at_once(&mut self, number: u32, offset: i64) {
         let tracker = &self.partitions[number as usize].tracker;
         let map_stays_empty = offset == tracker.base() && tracker.span() == 0;

@@ -146,10 +146,10 @@ impl SlidingCount {
     #[inline]
     fn add_expired(&mut self, now: Time, n: u64) {
         let within = now.as_nanos().wrapping_sub(self.latest.start) < self.width && self.latest.number >= self.oldest;
-        if !within || self.ring.is_empty() {
-            self.look_up(now);
+        match self.ring.get_mut(self.latest.place) {
+            Some(slice) if within => *slice += n,
+            _ => *self.look_up(now) += n,
         }
-        self.ring[self.latest.place] += n;
         self.sum += n;
     }
 
@@ -166,9 +166,9 @@ impl SlidingCount {
         self.count_by_times(now)
     }
 
-    /// Makes the slice of this moment the latest one.
+    /// Makes the slice of this moment the latest one. Returns its count.
     #[cold]
-    fn look_up(&mut self, now: Time) {
+    fn look_up(&mut self, now: Time) -> &mut u64 {
         let number = self.slice_of(now).max(self.oldest);
         // So that there is a ring.
         self.at(number);
@@ -177,6 +177,7 @@ impl SlidingCount {
         if self.sum >= self.max_times {
             self.give_up_times();
         }
+        &mut self.ring[place]
     }
 
     /// The time at which the window will hold less than `limit`, if nothing is added; never for a limit of 0.

@@ -64,7 +64,7 @@ pub(super) fn gcd<P: PartCount>(mut a: P, mut b: P) -> P {
 }
 
 /// A divisor that is prepared for many divisions: Möller and Granlund, *Improved division by invariant integers*
-/// (2011), algorithms 5 and 6.
+/// (2011), algorithm 4 for a divisor of one limb, and 5 and 6 for one of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Divisor {
     /// The number with its highest bit moved up to bit 127.
@@ -109,19 +109,37 @@ impl Divisor {
     /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another
     /// number divided by the same. The quotient's whole part must be below 2⁶⁴.
     pub(super) fn divide(&self, number: u128) -> (u128, u128) {
-        // Shifted, the number is less than 2⁶⁴ times the divisor: three limbs.
-        let (high, low) = if self.shift < 64 {
-            (number >> (64 - self.shift), (number << self.shift) as u64)
-        } else {
-            (number << (self.shift - 64), 0)
-        };
-        let (whole, rest) = self.limb(high, low);
-        let (fraction, rest) = self.limb(rest, 0);
+        // Shifted, the number is less than 2⁶⁴ times the divisor: a limb more than that has.
+        if self.shift >= 64 {
+            let number = number << (self.shift - 64);
+            let (whole, rest) = self.limb_by_one((number >> 64) as u64, number as u64);
+            let (fraction, rest) = self.limb_by_one(rest, 0);
+            return (u128::from(whole) << 64 | u128::from(fraction), u128::from(rest) << 64);
+        }
+        let (whole, rest) = self.limb_by_two(number >> (64 - self.shift), (number << self.shift) as u64);
+        let (fraction, rest) = self.limb_by_two(rest, 0);
         (u128::from(whole) << 64 | u128::from(fraction), rest)
     }
 
-    /// One limb of a quotient, and the rest: of `high` · 2⁶⁴ + `low`, where `high` is less than the divisor.
-    fn limb(&self, high: u128, low: u64) -> (u64, u128) {
+    /// Divides `high` · 2⁶⁴ + `low` by a divisor of one limb, which is more than `high`: one limb of a quotient, and
+    /// the rest.
+    fn limb_by_one(&self, high: u64, low: u64) -> (u64, u64) {
+        let divisor = (self.shifted >> 64) as u64;
+        debug_assert!(high < divisor, "the quotient has one limb");
+        let estimate = u128::from(self.reciprocal) * u128::from(high) + (u128::from(high) << 64 | u128::from(low));
+        let mut quotient = ((estimate >> 64) as u64).wrapping_add(1);
+        let mut rest = low.wrapping_sub(quotient.wrapping_mul(divisor));
+        if rest > estimate as u64 {
+            (quotient, rest) = (quotient.wrapping_sub(1), rest.wrapping_add(divisor));
+        }
+        if rest >= divisor {
+            (quotient, rest) = (quotient.wrapping_add(1), rest - divisor);
+        }
+        (quotient, rest)
+    }
+
+    /// Divides by a divisor of two limbs in the same way.
+    fn limb_by_two(&self, high: u128, low: u64) -> (u64, u128) {
         debug_assert!(high < self.shifted, "the quotient has one limb");
         let estimate = u128::from(self.reciprocal) * (high >> 64) + high;
         let guess = (estimate >> 64) as u64;

@@ -265,7 +265,7 @@ impl Gates {
             && self.admitted < self.admitted_limit
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn are_open(&mut self, now: Time) -> bool {
         if now >= self.paced_until {
             self.find_pace(now);

@@ -92,6 +92,7 @@ impl Registry {
     }
 
     /// The index of the client with this name.
+    #[inline]
     pub fn find(&self, name: &str) -> Option<u32> {
         self.names.find(name, |index| *self.get(index).name == *name)
     }
