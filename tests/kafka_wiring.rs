@@ -37,7 +37,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Returns the metadata of a commit at `base`, beyond which only `base + 1` is completed.
 fn map(base: i64) -> String {
     let runs = std::iter::once(base + 1..base + 2).collect();
-    offset_map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
+    offset_map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[], None).unwrap()
 }
 
 struct Bench {

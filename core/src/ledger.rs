@@ -275,7 +275,7 @@ impl Ledger {
         let admitted: Vec<AdmissionSlice> = partition.recent_admissions.slices(now).map(slice).collect();
         let earlier = (!without.is_empty()).then(|| partition.tracker.without(without));
         let tracker = earlier.as_ref().unwrap_or(&partition.tracker);
-        let text = offset_map::encode(self.map_room.budget, tracker, self.map_room.slice_ms, &admitted)?;
+        let text = offset_map::encode(self.map_room.budget, tracker, self.map_room.slice_ms, &admitted, partition.tag)?;
         let base = tracker.base();
         partition.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         Ok((base, text))

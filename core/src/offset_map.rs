@@ -8,6 +8,7 @@ mod bits;
 mod recent_admissions;
 mod set;
 mod text;
+mod topic_tag;
 
 use crc32fast::Hasher;
 use thiserror::Error;
@@ -17,6 +18,7 @@ use crate::{offset_runs::OffsetRuns, tracker::Tracker};
 use bits::{BitWriter, Malformed};
 pub use recent_admissions::overhead_bits;
 use text::Alphabet;
+pub use topic_tag::TopicTag;
 
 /// The most slices of time in a map; older admissions count in the oldest slice.
 pub const MAX_SLICES: usize = 256;
@@ -77,6 +79,8 @@ pub struct OffsetMap {
     pub completed: OffsetRuns,
     /// Recent admissions, ascending, without empty slices.
     pub admitted: Vec<AdmissionSlice>,
+    /// The topic that the map is about, if its writer knew it.
+    pub tag: Option<TopicTag>,
 }
 
 /// A map does not fit. Asking [`Tracker::bits_bound_after`] before completing a record avoids this error.
@@ -125,15 +129,19 @@ pub enum Unreadable {
 /// The metadata to commit with `tracker.base()`: never empty.
 ///
 /// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of
-/// this width back from the newest; an end between two steps counts at the later. If that does not fit, all admissions
-/// count in the newest slice: so a set still fits that was checked before a restart with a larger capacity.
+/// this width back from the newest; an end between two steps counts at the later. If that does not fit, the topic's tag
+/// is left out, and then all admissions count in the newest slice. So a set still fits that was checked before a
+/// restart with a larger capacity.
 pub fn encode(
-    budget: MapBudget, tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice],
+    budget: MapBudget, tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice], tag: Option<TopicTag>,
 ) -> Result<String, TooLarge> {
     let budget_bits = budget.payload_bits();
-    let mut bits = write_bits(tracker, slice_ms, admitted);
+    let mut bits = write_bits(tracker, slice_ms, admitted, tag);
+    if bits.bits > budget_bits && tag.is_some() {
+        bits = write_bits(tracker, slice_ms, admitted, None);
+    }
     if bits.bits > budget_bits {
-        bits = write_bits(tracker, slice_ms, recent_admissions::in_one(admitted).as_slice());
+        bits = write_bits(tracker, slice_ms, recent_admissions::in_one(admitted).as_slice(), None);
     }
     let needed_bits = bits.bits;
     if needed_bits > budget_bits {
@@ -145,10 +153,11 @@ pub fn encode(
     Ok(format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark))
 }
 
-fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> BitWriter {
+fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice], tag: Option<TopicTag>) -> BitWriter {
     let mut bits = BitWriter::default();
-    recent_admissions::write(&mut bits, slice_ms, admitted);
-    set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
+    let widths = tag.map(TopicTag::widths);
+    recent_admissions::write(&mut bits, slice_ms, admitted, widths.map(|[width, newest, _]| [width, newest]));
+    set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs(), widths.map_or(0, |[.., count]| count));
     bits
 }
 
@@ -219,13 +228,13 @@ fn has_form_of_check(alphabet: &Alphabet, text: &str) -> bool {
 
 fn read_body(base: i64, alphabet: &Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {
     let mut reader = body.reader();
-    let admitted = recent_admissions::read(&mut reader)?;
-    let completed = set::read(&mut reader, base)?;
+    let (admitted, [width, newest]) = recent_admissions::read(&mut reader)?;
+    let (completed, count) = set::read(&mut reader, base)?;
     let padding = reader.left();
     if padding >= u64::from(alphabet.symbol_bits) || reader.take(padding as u32)? != 0 {
         return Err(Malformed);
     }
-    Ok(OffsetMap { completed, admitted })
+    Ok(OffsetMap { completed, admitted, tag: TopicTag::read([width, newest, count]) })
 }
 
 fn describe_foreign(start: &str, bytes: usize) -> String {

@@ -99,7 +99,7 @@ fn any_input(random: &mut Random) -> Input {
     let (offset, tracker, admitted) = any_state(random);
     let budget = random.one_of(&WIDEST);
     let slice_ms = random.one_of(&[1, 50, 1000]);
-    let written = encode(budget, &tracker, slice_ms, &admitted).unwrap_or_default();
+    let written = encode(budget, &tracker, slice_ms, &admitted, None).unwrap_or_default();
     let says = decode(offset, written.as_bytes()).unwrap_or_default();
     let mut input =
         Input { offset, metadata: written.clone().into_bytes(), sealed: false, written_at: offset, written, says };
@@ -344,7 +344,7 @@ fn check_form(input: &Input, map: &OffsetMap) {
 fn check_again(offset: i64, tracker: &Tracker, map: &OffsetMap) {
     let total = |slices: &[AdmissionSlice]| slices.iter().map(|slice| u128::from(slice.admitted)).sum::<u128>();
     for budget in WIDEST {
-        match encode(budget, tracker, 50, &map.admitted) {
+        match encode(budget, tracker, 50, &map.admitted, map.tag) {
             Ok(text) => {
                 let again = decode(offset, text.as_bytes()).expect("the map was just encoded");
                 assert_eq!(again.completed, map.completed, "encoded again");

@@ -5,11 +5,14 @@ mod support;
 use proptest::prelude::*;
 use support::forge::{self, Alphabet, bits_of};
 use watermaster_core::offset_map::{
-    AdmissionSlice, DecodeError, MAX_SLICES, MAX_SPAN, MapBudget, OffsetMap, Unreadable, decode, encode, overhead_bits,
+    AdmissionSlice, DecodeError, MAX_SLICES, MAX_SPAN, MapBudget, OffsetMap, TopicTag, Unreadable, decode, encode,
+    overhead_bits,
 };
 use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
 
 const SLICE_MS: u32 = 50;
+/// The most characters or bytes that a tag adds to a map.
+const MOST_OF_A_TAG: usize = 35;
 
 /// Generates runs of pending and completed offsets from a base, in lengths of every magnitude.
 fn sets() -> impl Strategy<Value = Tracker> {
@@ -83,7 +86,7 @@ fn room(budget: MapBudget) -> usize {
 }
 
 fn needed_bits(tracker: &Tracker, slices: &[AdmissionSlice]) -> u64 {
-    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("no map fits in 0 bytes").needed_bits
+    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices, None).expect_err("no map fits in 0 bytes").needed_bits
 }
 
 fn assert_refused(offset: i64, metadata: &[u8]) {
@@ -94,18 +97,35 @@ fn assert_refused(offset: i64, metadata: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
+    /// The tag of the topic changes nothing else in the map, and is left out only if there is no room for it.
+    #[test]
+    fn a_map_tells_its_topic(
+        tracker in sets(), slices in admissions(), budget in budgets(), cluster in "[a-z]{1,3}", topic in "[a-z]{1,3}",
+    ) {
+        let tag = Some(TopicTag::of(&cluster, &topic));
+        let [plain, tagged] = [None, tag].map(|tag| encode(budget, &tracker, SLICE_MS, &slices, tag));
+        prop_assert_eq!(plain.is_ok(), tagged.is_ok());
+        let (Ok(plain), Ok(tagged)) = (plain, tagged) else { return Ok(()) };
+        prop_assert!(size(budget, &tagged) <= room(budget));
+        let [read, with_tag] = [&plain, &tagged].map(|text| decode(tracker.base(), text.as_bytes()).unwrap());
+        // Slices that were merged did not fit either.
+        let has_room = read.admitted == slices && size(budget, &plain) + MOST_OF_A_TAG <= room(budget);
+        prop_assert!(with_tag.tag == tag || !has_room && plain == tagged);
+        prop_assert_eq!(OffsetMap { tag: None, ..with_tag }, read);
+    }
+
     #[test]
     fn an_encoded_map_decodes_to_itself(tracker in sets(), slices in admissions(), budget in budgets()) {
-        let map = OffsetMap { completed: tracker.runs().collect(), admitted: slices.clone() };
+        let map = OffsetMap { completed: tracker.runs().collect(), admitted: slices.clone(), tag: None };
         let newest = AdmissionSlice {
             end_ms: slices.last().map_or(0, |slice| slice.end_ms),
             admitted: slices.iter().map(|slice| slice.admitted).sum(),
         };
-        match encode(budget, &tracker, SLICE_MS, &slices) {
+        match encode(budget, &tracker, SLICE_MS, &slices, None) {
             Ok(text) => {
                 prop_assert!(size(budget, &text) <= room(budget));
                 let read = decode(tracker.base(), text.as_bytes());
-                let roomy = encode(MapBudget::Bytes(usize::MAX), &tracker, SLICE_MS, &slices);
+                let roomy = encode(MapBudget::Bytes(usize::MAX), &tracker, SLICE_MS, &slices, None);
                 if read.as_ref() != Ok(&map) {
                     // Only if the slices do not all fit.
                     prop_assert_eq!(read, Ok(OffsetMap { admitted: vec![newest], ..map }));
@@ -125,7 +145,7 @@ proptest! {
         let bound = tracker.bits_bound() + overhead_bits(count, admitted);
         prop_assert!(needed_bits(&tracker, &slices) <= bound);
         if bound <= budget.payload_bits() {
-            prop_assert!(encode(budget, &tracker, SLICE_MS, &slices).is_ok());
+            prop_assert!(encode(budget, &tracker, SLICE_MS, &slices, None).is_ok());
         }
         prop_assert!(bound <= tracker.bits_bound() + overhead_bits(count + 1, admitted + 1));
     }
@@ -141,7 +161,7 @@ proptest! {
         tracker.complete(offset);
         prop_assert!(tracker.bits_bound() <= bound);
         if bound + overhead_bits(0, 0) <= budget.payload_bits() {
-            prop_assert!(encode(budget, &tracker, SLICE_MS, &[]).is_ok());
+            prop_assert!(encode(budget, &tracker, SLICE_MS, &[], None).is_ok());
         }
     }
 
@@ -152,7 +172,7 @@ proptest! {
     ) {
         let slices: Vec<AdmissionSlice> =
             slices.into_iter().map(|(end_ms, admitted)| AdmissionSlice { end_ms, admitted }).collect();
-        let text = encode(MapBudget::default(), &Tracker::new(3), slice_ms, &slices).unwrap();
+        let text = encode(MapBudget::default(), &Tracker::new(3), slice_ms, &slices, None).unwrap();
         let read = decode(3, text.as_bytes()).unwrap().admitted;
         prop_assert!(read.windows(2).all(|pair| pair[0].end_ms < pair[1].end_ms));
         let since = |slices: &[AdmissionSlice], from: i64| -> u64 {
@@ -171,7 +191,7 @@ proptest! {
         tracker in sets(), slices in admissions(), wide in any::<bool>(), other in 0..1i64 << 61,
     ) {
         let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
-        let text = encode(budget, &tracker, SLICE_MS, &slices);
+        let text = encode(budget, &tracker, SLICE_MS, &slices, None);
         prop_assume!(text.is_ok() && other != tracker.base());
         let text = text.unwrap();
         let admitted = decode(tracker.base(), text.as_bytes()).unwrap().admitted;
@@ -213,7 +233,7 @@ proptest! {
         bit in 0..8,
     ) {
         let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
-        let text = encode(budget, &tracker, SLICE_MS, &slices);
+        let text = encode(budget, &tracker, SLICE_MS, &slices, None);
         prop_assume!(text.is_ok());
         let mut damaged = text.unwrap().into_bytes();
         let at = at.index(damaged.len());
@@ -229,7 +249,7 @@ proptest! {
         garbage in prop::collection::vec(any::<u8>(), 1..40),
     ) {
         let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
-        let text = encode(budget, &tracker, SLICE_MS, &[]);
+        let text = encode(budget, &tracker, SLICE_MS, &[], None);
         prop_assume!(text.is_ok());
         let text = text.unwrap().into_bytes();
         let kept = &text[..at.index(text.len())];
@@ -253,7 +273,8 @@ fn a_valid_forged_map_is_read() {
         let text = forge::map(alphabet, 40, &body);
         let map = decode(40, text.as_bytes()).unwrap();
         assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
-        let written = encode(MapBudget::Bytes(100), &Tracker::restore(40, &map.completed), SLICE_MS, &[]).unwrap();
+        let written =
+            encode(MapBudget::Bytes(100), &Tracker::restore(40, &map.completed), SLICE_MS, &[], None).unwrap();
         assert!(alphabet == Alphabet::Wide || written == text, "encoder and specification differ");
     }
 }
@@ -312,7 +333,7 @@ fn metadata_of_other_programs_is_foreign() {
 fn a_truncated_map_or_one_of_another_version_is_unreadable() {
     let tracker = restored(9, &[(1, 2), (3, 4)]);
     for budget in [MapBudget::Chars(100), MapBudget::Bytes(100)] {
-        let text = encode(budget, &tracker, SLICE_MS, &[AdmissionSlice { end_ms: 5, admitted: 6 }]).unwrap();
+        let text = encode(budget, &tracker, SLICE_MS, &[AdmissionSlice { end_ms: 5, admitted: 6 }], None).unwrap();
         let next = text.replacen("wm1", "wm2", 1);
         assert_eq!(
             decode(9, next.as_bytes()).unwrap_err().to_string(),
@@ -331,7 +352,7 @@ fn a_truncated_map_or_one_of_another_version_is_unreadable() {
 #[test]
 fn half_a_surrogate_or_broken_utf8_in_a_map_is_unreadable() {
     let tracker = restored(9, &[(1, 2), (3, 4)]);
-    let text = encode(MapBudget::default(), &tracker, SLICE_MS, &[]).unwrap();
+    let text = encode(MapBudget::default(), &tracker, SLICE_MS, &[], None).unwrap();
     let unreadable = Err(DecodeError::Unreadable(Unreadable::Check));
     for at in (4..text.len()).step_by(3) {
         for foreign in [b"\xED\xA0\x80", b"\xED\xBF\xBF", b"\xFF\xFF\xFF", b"\x80\x80\x80", b"\xE4\xB8\x28"] {
@@ -372,7 +393,7 @@ fn a_set_that_exceeds_its_budget_is_refused_never_shortened() {
             for pairs in (0..).map(|power| 1 << power).take_while(|pairs| pairs * (waiting + completed) <= MAX_SPAN) {
                 let tracker = restored(1 << 40, &vec![(waiting, completed); pairs as usize]);
                 assert_eq!(tracker.span(), pairs * (waiting + completed));
-                match encode(budget, &tracker, SLICE_MS, &[]) {
+                match encode(budget, &tracker, SLICE_MS, &[], None) {
                     Ok(text) => {
                         assert!(!refused, "{pairs} pairs fit, but fewer did not");
                         let bits = forge::unseal(&text).unwrap().1;
@@ -396,12 +417,12 @@ fn recent_admissions_are_merged_before_the_set_is_refused() {
     let total: u64 = slices.iter().map(|slice| slice.admitted).sum();
     let tracker = restored(0, &vec![(1, 1); 30_500]);
     let budget = MapBudget::Chars(4096);
-    let text = encode(budget, &tracker, SLICE_MS, &slices).unwrap();
+    let text = encode(budget, &tracker, SLICE_MS, &slices, None).unwrap();
     let map = decode(0, text.as_bytes()).unwrap();
     assert!(map.completed.iter().eq(tracker.runs()));
     assert_eq!(map.admitted, [AdmissionSlice { end_ms: 1_009_950, admitted: total }]);
     // With a smaller set, all slices are kept.
-    let text = encode(budget, &restored(0, &vec![(1, 1); 29_000]), SLICE_MS, &slices).unwrap();
+    let text = encode(budget, &restored(0, &vec![(1, 1); 29_000]), SLICE_MS, &slices, None).unwrap();
     assert_eq!(decode(0, text.as_bytes()).unwrap().admitted, slices);
 }
 
@@ -409,18 +430,18 @@ fn recent_admissions_are_merged_before_the_set_is_refused() {
 fn the_largest_span_fits_and_offsets_beyond_it_are_left_out() {
     let all = restored(3, &[(MAX_SPAN - 1, 1)]);
     assert_eq!(all.span(), MAX_SPAN);
-    let text = encode(MapBudget::Bytes(64), &all, SLICE_MS, &[]).unwrap();
+    let text = encode(MapBudget::Bytes(64), &all, SLICE_MS, &[], None).unwrap();
     assert!(decode(3, text.as_bytes()).unwrap().completed.iter().eq(all.runs()));
     let beyond: OffsetRuns = std::iter::once(4..4 + MAX_SPAN as i64 + 100).collect();
     let kept = Tracker::restore(3, &beyond);
     assert_eq!(kept.span(), MAX_SPAN, "offsets beyond the span are read again");
-    assert!(encode(MapBudget::Bytes(64), &kept, SLICE_MS, &[]).is_ok());
+    assert!(encode(MapBudget::Bytes(64), &kept, SLICE_MS, &[], None).is_ok());
 }
 
 #[test]
 fn the_text_of_an_empty_map_is_not_empty() {
     for (budget, length) in [(MapBudget::default(), 9), (MapBudget::Bytes(100), 15)] {
-        let text = encode(budget, &Tracker::new(7), SLICE_MS, &[]).unwrap();
+        let text = encode(budget, &Tracker::new(7), SLICE_MS, &[], None).unwrap();
         assert!(text.starts_with("wm1"));
         assert_eq!(size(budget, &text), length);
         assert_eq!(decode(7, text.as_bytes()), Ok(OffsetMap::default()));
@@ -434,9 +455,9 @@ fn a_budget_is_exact() {
     let needed = needed_bits(&tracker, &[]);
     for of in [MapBudget::Chars, MapBudget::Bytes] {
         let fits = (0..10_000).find(|room| of(*room).payload_bits() >= needed).unwrap();
-        let text = encode(of(fits), &tracker, SLICE_MS, &[]).unwrap();
+        let text = encode(of(fits), &tracker, SLICE_MS, &[], None).unwrap();
         assert_eq!(size(of(fits), &text), fits);
-        assert!(encode(of(fits - 1), &tracker, SLICE_MS, &[]).is_err());
+        assert!(encode(of(fits - 1), &tracker, SLICE_MS, &[], None).is_err());
     }
 }
 

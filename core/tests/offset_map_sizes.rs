@@ -63,7 +63,7 @@ fn mixes() -> [Mix; 7] {
 /// Checks the sizes of a mix and returns its line of the table.
 fn row(mix: &Mix) -> String {
     let tracker = mix.tracker();
-    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[]).expect_err("no map fits in 0 bytes").needed_bits;
+    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[], None).expect_err("no map fits in 0 bytes").needed_bits;
     let per_offset = |bits: u64| bits as f64 / OFFSETS as f64;
     let (entropy, size, bound) = (mix.entropy(), per_offset(written), per_offset(tracker.bits_bound()));
     assert!(size <= 1.15 * entropy + per_offset(200), "{}: {size} bits, entropy {entropy}", mix.name);

@@ -595,7 +595,7 @@ fn a_map_filled_by_a_former_owner_does_not_pause_its_partition_for_ever() {
     let mut completed = OffsetRuns::new();
     (1..200).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
     throttle.handle_revoked(0);
-    throttle.handle_assigned(sim::START, 0, 0, &OffsetMap { completed, admitted: Vec::new() }, 0);
+    throttle.handle_assigned(sim::START, 0, 0, &OffsetMap { completed, ..OffsetMap::default() }, 0);
     let mut now = sim::START;
     let mut paused = false;
     for offset in (0..200).step_by(2) {

@@ -162,7 +162,7 @@ impl Pair {
     }
 
     fn restart(&mut self) {
-        let text = encode(BUDGET, &self.tracker, 1, &[]).unwrap();
+        let text = encode(BUDGET, &self.tracker, 1, &[], None).unwrap();
         let base = self.tracker.base();
         let map = decode(base, text.as_bytes()).unwrap();
         self.tracker = Tracker::restore(base, &map.completed);
@@ -318,7 +318,7 @@ fn map_reaches_max_span_and_not_beyond() {
     assert!(tracker.bits_bound_after(MAX_SPAN as i64 - 1) < 1000);
     tracker.complete(MAX_SPAN as i64 - 1);
     assert_eq!(tracker.span(), MAX_SPAN);
-    let text = encode(BUDGET, &tracker, 1, &[]).unwrap();
+    let text = encode(BUDGET, &tracker, 1, &[], None).unwrap();
     let map = decode(0, text.as_bytes()).unwrap();
     assert_eq!(map.completed, tracker.runs().collect());
 }

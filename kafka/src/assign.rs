@@ -1,17 +1,17 @@
 //! Decides where a partition starts: from its committed offset, the offsets that exist, and the configuration.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
+use watermaster_core::offset_map::{self, DecodeError, OffsetMap, TopicTag};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
 use crate::event::{Assignment, Event};
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourceIndex, SourcePartition, Topics};
 use crate::{consumer_error::FatalConsumerError, ffi};
 
 /// The configured reactions to a committed offset that is missing, foreign or out of range.
@@ -26,16 +26,19 @@ pub(super) struct StartRules {
 pub type Committed = Option<(i64, Vec<u8>)>;
 
 /// Decides where a partition starts that holds the offsets from `low` to below `high`, or returns the event that stops
-/// the service.
+/// the service. Its topic has this tag, if the brokers tell ids.
 pub(super) fn start(
-    topic: &str, at: SourcePartition, committed: &Committed, (low, high): (i64, i64), rules: StartRules,
+    topic: &str, at: SourcePartition, committed: &Committed, (low, high): (i64, i64), tag: Option<TopicTag>,
+    rules: StartRules,
 ) -> Result<Assignment, Event<'static>> {
     let (source, partition) = at;
     let topic = || topic.to_owned();
-    let read = committed.as_ref().map(|(offset, metadata)| (*offset, offset_map::decode(*offset, metadata)));
+    let read = read(committed, tag);
     let copied = matches!(read, Some((_, Err(DecodeError::Copied { .. }))));
-    let start =
-        |base, map, lost, commit_first| Assignment { source, partition, base, map, high, lost, commit_first, copied };
+    let start = |base, map, lost, commit_first| {
+        let map = OffsetMap { tag, ..map };
+        Assignment { source, partition, base, map, high, lost, commit_first, copied }
+    };
     let Some((offset, map)) = read else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
@@ -49,34 +52,51 @@ pub(super) fn start(
         (Ok(map), _) => (map, false),
         // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not
         // tell how far its translation lags behind. The protected service did take the recent admissions.
-        (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { completed: OffsetRuns::new(), admitted }, true),
+        (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { admitted, ..OffsetMap::default() }, true),
         (Err(DecodeError::HandedOver(map)), OnForeignOffset::Replay) => (map, true),
         (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
         (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };
-    if (low..=high).contains(&offset) {
+    // A round was under way while the topic was made anew, and the brokers took its offset for one of the new topic.
+    let is_anew = map.tag.is_some() && tag.is_some() && map.tag != tag;
+    if (low..=high).contains(&offset) && !is_anew {
         return Ok(start(offset, map, 0, foreign));
     }
     if rules.on_data_loss == OnDataLoss::Stop {
-        return Err(FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high }.into());
+        let topic = topic();
+        return Err(match is_anew {
+            true => FatalConsumerError::MadeAnew { topic, partition, offset, low }.into(),
+            false => FatalConsumerError::DataLoss { topic, partition, offset, low, high }.into(),
+        });
     }
     // Reading starts at the first record that is left. Recent admissions stay charged.
-    let OffsetMap { completed, admitted } = map;
-    if offset > low {
+    let OffsetMap { completed, admitted, .. } = map;
+    if offset > low || is_anew {
         // An offset beyond the end: the topic was created anew or truncated, and the map is not about its offsets.
-        return Ok(start(low, OffsetMap { completed: OffsetRuns::new(), admitted }, 0, true));
+        return Ok(start(low, OffsetMap { admitted, ..OffsetMap::default() }, 0, true));
     }
     let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
     let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
-    Ok(start(base, OffsetMap { completed, admitted }, lost, true))
+    Ok(start(base, OffsetMap { completed, admitted, tag }, lost, true))
+}
+
+/// Reads a commit. A map about a topic of another cluster is a copy by a mirror, also beside the offset that it was
+/// written for.
+fn read(committed: &Committed, tag: Option<TopicTag>) -> Option<(i64, Result<OffsetMap, DecodeError>)> {
+    let (offset, metadata) = committed.as_ref()?;
+    let is_elsewhere = |of_map: TopicTag| tag.is_some_and(|tag| !tag.is_in_cluster_of(of_map));
+    let map = match offset_map::decode(*offset, metadata) {
+        Ok(map) if map.tag.is_some_and(is_elsewhere) => Err(DecodeError::Copied { admitted: map.admitted }),
+        map => map,
+    };
+    Some((*offset, map))
 }
 
 /// Returns whether a mirror copied this commit.
-pub(super) fn is_copied(committed: &Committed) -> bool {
-    let read = committed.as_ref().map(|(offset, metadata)| offset_map::decode(*offset, metadata));
-    matches!(read, Some(Err(DecodeError::Copied { .. })))
+pub(super) fn is_copied(committed: &Committed, tag: Option<TopicTag>) -> bool {
+    matches!(read(committed, tag), Some((_, Err(DecodeError::Copied { .. }))))
 }
 
 /// Takes the sets of all partitions away, since a mirror copied the offset of one: a mirror copies whole groups. A
@@ -163,9 +183,32 @@ fn look_up<C: ConsumerContext>(
 pub(super) fn topic_id<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topic: &str, timeout: Duration,
 ) -> Result<String, ClientError> {
+    let id = topic_ids(consumer, &[topic], timeout)?.pop().map_or(Ok(String::new()), |(_, id)| id);
+    id.map_err(ClientError::MetadataFetch)
+}
+
+/// Returns the tags of the topics of partitions, but of those of which the brokers tell no id.
+pub(super) fn tags<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
+) -> HashMap<SourceIndex, TopicTag> {
+    let sources: BTreeSet<SourceIndex> = partitions.iter().map(|(source, _)| *source).collect();
+    let names: Vec<&str> = sources.into_iter().map(|source| topics.name(source)).collect();
     let deadline = Instant::now() + timeout;
-    let broker = consumer.fetch_metadata(Some(topic), timeout)?.orig_broker_id();
-    ffi::topic_id(consumer.client(), broker, topic, remaining(deadline)).map_err(ClientError::MetadataFetch)
+    let ids = topic_ids(consumer, &names, timeout).unwrap_or_default();
+    let Some(cluster) = consumer.client().fetch_cluster_id(remaining(deadline)) else { return HashMap::new() };
+    let known =
+        ids.into_iter().filter_map(|(name, id)| Some((topics.find(&name)?, id.ok().filter(|id| !id.is_empty())?)));
+    known.map(|(source, id)| (source, TopicTag::of(&cluster, &id))).collect()
+}
+
+/// Returns topics with their ids, in two requests.
+fn topic_ids<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>, topics: &[&str], timeout: Duration,
+) -> Result<Vec<ffi::TopicId>, ClientError> {
+    let deadline = Instant::now() + timeout;
+    let Some(first) = topics.first() else { return Ok(Vec::new()) };
+    let broker = consumer.fetch_metadata(Some(first), timeout)?.orig_broker_id();
+    ffi::topic_ids(consumer.client(), broker, topics, remaining(deadline)).map_err(ClientError::MetadataFetch)
 }
 
 /// Returns the time left, never zero: librdkafka takes zero as "do not try".
@@ -212,9 +255,14 @@ mod tests {
 
     /// A commit by Watermaster at 100, with 103 to 105 and 110 to 119 completed.
     fn ours() -> Committed {
+        ours_in(None)
+    }
+
+    /// The same commit for a topic with this tag.
+    fn ours_in(tag: Option<TopicTag>) -> Committed {
         let runs = [103..106, 110..120].into_iter().collect();
         let tracker = Tracker::restore(100, &runs);
-        let metadata = encode(MapBudget::default(), &tracker, 100, &[RECENT]).unwrap();
+        let metadata = encode(MapBudget::default(), &tracker, 100, &[RECENT], tag).unwrap();
         Some((100, metadata.into_bytes()))
     }
 
@@ -224,7 +272,7 @@ mod tests {
 
     /// Returns base, runs, lost and `commit_first` of a start.
     fn outcome(committed: &Committed, low: i64, high: i64, rules: StartRules) -> (i64, Vec<(i64, i64)>, u64, bool) {
-        let start = start("loans", AT, committed, (low, high), rules).unwrap();
+        let start = start("loans", AT, committed, (low, high), None, rules).unwrap();
         let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
         (start.base, runs, start.lost, start.commit_first)
     }
@@ -245,7 +293,10 @@ mod tests {
 
     #[test]
     fn a_foreign_commit_stops_or_replays() {
-        assert!(matches!(start("loans", AT, &foreign(), (0, 500), STRICT), Err(Event::Refused { offset: 100, .. })));
+        assert!(matches!(
+            start("loans", AT, &foreign(), (0, 500), None, STRICT),
+            Err(Event::Refused { offset: 100, .. })
+        ));
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, true));
     }
 
@@ -255,7 +306,7 @@ mod tests {
     fn a_copied_commit_starts_without_its_set_and_with_its_admissions() {
         let (_, metadata) = ours().unwrap();
         for rules in [STRICT, LENIENT] {
-            let start = start("loans", AT, &Some((90, metadata.clone())), (0, 500), rules).unwrap();
+            let start = start("loans", AT, &Some((90, metadata.clone())), (0, 500), None, rules).unwrap();
             assert!(start.copied && start.commit_first && start.map.completed.iter().next().is_none());
             assert_eq!((start.base, &start.map.admitted[..]), (90, &[RECENT][..]));
         }
@@ -263,10 +314,11 @@ mod tests {
 
     #[test]
     fn a_copied_commit_makes_the_other_sets_of_its_assignment_doubtful() {
-        let start_at = |committed: &Committed| start("loans", AT, committed, (0, 500), STRICT).unwrap();
+        let start_at = |committed: &Committed| start("loans", AT, committed, (0, 500), None, STRICT).unwrap();
         let (_, metadata) = ours().unwrap();
         let copy = Some((90, metadata));
-        assert!(![ours(), foreign(), None].iter().any(is_copied) && is_copied(&copy));
+        let copied = |committed: &Committed| is_copied(committed, None);
+        assert!(![ours(), foreign(), None].iter().any(copied) && copied(&copy));
         let mut same = vec![start_at(&ours()), start_at(&None), start_at(&copy)];
         assert_eq!(same[0].map.completed.iter().count(), 2);
         distrust(&mut same);
@@ -281,11 +333,11 @@ mod tests {
     #[test]
     fn deleted_records_stop_the_service_or_are_counted_once() {
         assert!(matches!(
-            start("loans", AT, &ours(), (101, 500), STRICT),
+            start("loans", AT, &ours(), (101, 500), None, STRICT),
             Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
         ));
         assert!(matches!(
-            start("loans", AT, &ours(), (0, 99), STRICT),
+            start("loans", AT, &ours(), (0, 99), None, STRICT),
             Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
         ));
         let continued = [
@@ -303,10 +355,41 @@ mod tests {
         assert_eq!(outcome(&ours(), 0, 50, LENIENT), (0, vec![], 0, true));
     }
 
+    /// The offset used to count in the new topic, if this had as many records: those before it were skipped.
+    #[test]
+    fn the_offset_of_a_former_topic_of_this_name_does_not_count() {
+        let [former, new] = ["former", "new"].map(|id| TopicTag::of("cluster", id));
+        let start_in = |tag, rules| start("loans", AT, &ours_in(Some(former)), (3, 500), tag, rules);
+        assert!(matches!(
+            start_in(Some(new), STRICT),
+            Err(Event::Fatal(FatalConsumerError::MadeAnew { offset: 100, low: 3, .. }))
+        ));
+        let anew = start_in(Some(new), LENIENT).unwrap();
+        let OffsetMap { completed, admitted, tag } = anew.map;
+        assert_eq!((anew.base, completed.iter().count(), anew.lost, anew.commit_first), (3, 0, 0, true));
+        assert_eq!((admitted, tag), (vec![RECENT], Some(new)));
+        // The same topic, or one of which the brokers tell no id.
+        for tag in [Some(former), None] {
+            let start = start_in(tag, STRICT).unwrap();
+            assert_eq!((start.base, start.map.completed.iter().count(), start.map.tag), (100, 2, tag));
+        }
+        let unknown = start("loans", AT, &ours(), (3, 500), Some(new), STRICT).unwrap();
+        assert_eq!((unknown.base, unknown.map.completed.iter().count(), unknown.map.tag), (100, 2, Some(new)));
+    }
+
+    #[test]
+    fn a_map_about_a_topic_of_another_cluster_is_a_copy() {
+        let [here, there] = ["here", "there"].map(|id| Some(TopicTag::of(id, "topic")));
+        assert!(is_copied(&ours_in(there), here) && !is_copied(&ours_in(here), here));
+        let start = start("loans", AT, &ours_in(there), (0, 500), here, STRICT).unwrap();
+        assert!(start.copied && start.commit_first && start.map.completed.iter().next().is_none());
+        assert_eq!((start.base, start.map.admitted), (100, vec![RECENT]));
+    }
+
     #[test]
     fn recent_admissions_are_never_forgotten() {
         for (low, high) in [(0, 500), (110, 500), (0, 50)] {
-            assert_eq!(start("loans", AT, &ours(), (low, high), LENIENT).unwrap().map.admitted, [RECENT]);
+            assert_eq!(start("loans", AT, &ours(), (low, high), None, LENIENT).unwrap().map.admitted, [RECENT]);
         }
     }
 }

@@ -100,6 +100,11 @@ pub enum FatalConsumerError {
         loss(*.offset, *.high)
     )]
     DataLoss { topic: String, partition: i32, offset: i64, low: i64, high: i64 },
+    #[error(
+        "{topic}-{partition}: the committed offset {offset} is one of a former topic of this name, which was deleted \
+         (with kafka.on_data_loss = \"continue\" the service goes on at {low}, the first record of the new topic)"
+    )]
+    MadeAnew { topic: String, partition: i32, offset: i64, low: i64 },
     /// `positions` are the next offsets of all partitions, by name.
     #[error(
         "a record of {} can't be read, and is not skipped: {reported}. If another replica is \

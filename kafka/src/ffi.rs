@@ -534,21 +534,25 @@ unsafe fn answer_to<C: ClientContext>(
     }
 }
 
-/// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and
-/// tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to
-/// the controller, which an embedded cluster does not have.
-pub(super) fn topic_id<C: ClientContext>(
-    client: &Client<C>, broker: i32, topic: &str, timeout: Duration,
-) -> Result<String, Code> {
+/// A topic and its id, or the error with which the brokers refuse the topic.
+pub(super) type TopicId = (String, Result<String, Code>);
+
+/// Returns topics with the ids that they got when they were made, in base64; empty where the brokers are older than
+/// Kafka 2.8 and tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it
+/// would go to the controller, which an embedded cluster does not have.
+pub(super) fn topic_ids<C: ClientContext>(
+    client: &Client<C>, broker: i32, topics: &[&str], timeout: Duration,
+) -> Result<Vec<TopicId>, Code> {
     /// The id of brokers that tell none: 16 zeros.
     const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
-    let (native, name) = (client.native_ptr(), c_text(topic));
+    let (native, names) = (client.native_ptr(), topics.iter().map(|topic| c_text(topic)).collect::<Vec<_>>());
+    let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
     let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-    // SAFETY: client and name live during the calls; librdkafka copies the names. All that the answer refers to is read
-    // before it is dropped.
+    // SAFETY: client and names live during the calls; librdkafka copies the names. All that the answer refers to is
+    // read before it is dropped: `count` descriptions, each with a name, and perhaps with an id.
     unsafe {
         let answer = answer_to(client, operation, timeout, |options, answers| {
-            let collection = sys::rd_kafka_TopicCollection_of_topic_names([name.as_ptr()].as_mut_ptr(), 1);
+            let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
             sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
             sys::rd_kafka_DescribeTopics(native, collection, options, answers);
             sys::rd_kafka_TopicCollection_destroy(collection);
@@ -560,15 +564,18 @@ pub(super) fn topic_id<C: ClientContext>(
             false => sys::rd_kafka_DescribeTopics_result_topics(result, &mut count),
         };
         if count == 0 {
-            return Ok(String::new());
+            return Ok(Vec::new());
         }
-        match sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(*topics)).into() {
-            Code::NoError => {}
-            error => return Err(error),
-        }
-        let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(*topics));
-        let id = if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() };
-        Ok(if id == NO_ID { String::new() } else { id.into_owned() })
+        let id_of = |topic| match sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(topic)).into() {
+            Code::NoError => {
+                let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(topic));
+                let id = if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() };
+                Ok(if id == NO_ID { String::new() } else { id.into_owned() })
+            }
+            error => Err(error),
+        };
+        let name_of = |topic| CStr::from_ptr(sys::rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned();
+        Ok(slice::from_raw_parts(topics, count).iter().map(|topic| (name_of(*topic), id_of(*topic))).collect())
     }
 }
 

@@ -27,7 +27,8 @@ const SPAN: i64 = 56_000;
 /// the length of a map. The maps are made up, because real records would take an hour to lead to them.
 fn commit_as_predecessor(broker: &Broker, rig: &Rig) -> usize {
     let done = (0..SPAN).filter(|offset| offset % 2 == 1).map(|offset| offset..offset + 1).collect();
-    let map = encode(MapBudget::default(), &Tracker::restore(0, &done), 50, &[]).expect("the map fits its budget");
+    let map =
+        encode(MapBudget::default(), &Tracker::restore(0, &done), 50, &[], None).expect("the map fits its budget");
     let mut client = broker.client();
     client.set("group.id", format!("{}.kyc", rig.name)).set("enable.auto.commit", "false");
     let consumer: BaseConsumer = client.create().expect("a consumer");

@@ -38,7 +38,8 @@ fn damaged(commit: &Commit) -> Commit {
     }
     let tracker = Tracker::restore(base, &map.completed);
     // One slice a second: the exact width matters to no test.
-    commit.metadata = offset_map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted).unwrap_or_default();
+    commit.metadata =
+        offset_map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted, map.tag).unwrap_or_default();
     commit.offset = tracker.base();
     commit
 }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{PauseReason, PendingRejection, pauses::Behind};
-use crate::offset_map::{self, MapBudget, OffsetMap};
+use crate::offset_map::{self, MapBudget, OffsetMap, TopicTag};
 use crate::window::{SlidingCount, slice_width};
 use crate::{linked_list::LinkedList, linked_list::Links, policy::Policy, tracker::Tracker};
 
@@ -43,6 +43,8 @@ impl Default for HeldRecord {
 pub(super) struct Partition {
     pub(super) assigned: bool,
     pub(super) tracker: Tracker,
+    /// The topic, for its offset maps.
+    pub(super) tag: Option<TopicTag>,
     /// Delayed records and pending rejections, oldest first: the first one is the committable offset.
     pub(super) held: LinkedList,
     /// Rejected records that wait for room in the offset map, oldest first; they are in `held`, too.
@@ -96,6 +98,7 @@ impl Partition {
         Partition {
             assigned: false,
             tracker: Tracker::new(0),
+            tag: None,
             held: LinkedList::default(),
             pending_rejections: VecDeque::new(),
             recent_admissions: SlidingCount::exact_up_to(0, cycle),
@@ -113,6 +116,7 @@ impl Partition {
         debug_assert!(self.held.is_empty(), "a partition is revoked before it is assigned again");
         self.assigned = true;
         self.tracker = Tracker::restore(base, &map.completed);
+        self.tag = map.tag;
         self.seen_until = self.seen_until.max(self.tracker.next());
         self.catch_up_until = high;
         (self.sole_client, self.paused, self.behind) = (None, None, Behind::No);

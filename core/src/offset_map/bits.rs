@@ -29,10 +29,11 @@ impl BitWriter {
         self.bits += u64::from(width);
     }
 
-    /// Appends a number below 2⁶³: its width, then its bits.
-    pub fn push_number(&mut self, value: u64) {
+    /// Appends a number below 2⁶³: its width, then its bits. The width is `wider` than needed, if that can be written.
+    pub fn push_number(&mut self, value: u64, wider: u32) {
         debug_assert!(value >> 63 == 0, "{value} takes a width that is not written");
-        let width = u64::BITS - value.leading_zeros();
+        let least = u64::BITS - value.leading_zeros();
+        let width = if least + wider < u64::BITS { least + wider } else { least };
         self.push(u64::from(width), NUMBER_WIDTH_BITS);
         self.push(value, width);
     }
@@ -90,10 +91,11 @@ impl BitReader<'_> {
         Ok(window.checked_shr(128 - width).unwrap_or(0) as u64)
     }
 
-    /// Reads a number that [`BitWriter::push_number`] wrote.
-    pub fn take_number(&mut self) -> Result<u64, Malformed> {
-        let width = self.take(NUMBER_WIDTH_BITS)?;
-        self.take(width as u32)
+    /// Reads a number that [`BitWriter::push_number`] wrote, and the bits that it is wider than needed.
+    pub fn take_number(&mut self) -> Result<(u64, u32), Malformed> {
+        let width = self.take(NUMBER_WIDTH_BITS)? as u32;
+        let value = self.take(width)?;
+        Ok((value, width + value.leading_zeros() - u64::BITS))
     }
 
     /// Reads a value that [`BitWriter::push_rice`] wrote.

@@ -21,18 +21,23 @@ pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
 /// A larger sum is written as this one.
 const MAX_ADMITTED: u64 = 1 << 62;
 
-/// Writes slices of `slice_ms` each.
-pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[AdmissionSlice]) {
+/// Writes slices of `slice_ms` each. Both numbers are so much `wider` than needed; without slices they are not written,
+/// or else, if there is a width to write, with an empty slice.
+pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[AdmissionSlice], wider: Option<[u32; 2]>) {
     let slice_ms = slice_ms.max(1);
     let counted = || slices.iter().filter(|slice| slice.admitted > 0);
-    let Some(newest) = counted().map(|slice| slice.end_ms.max(0)).max() else {
+    let newest = counted().map(|slice| slice.end_ms.max(0)).max();
+    if newest.is_none() && wider.is_none() {
         return bits.push(0, SLICES_BITS);
-    };
-    let counts = by_age(newest, slice_ms, counted());
+    }
+    let newest = newest.unwrap_or(0);
+    let mut counts = by_age(newest, slice_ms, counted());
+    counts.resize(counts.len().max(1), 0);
     let (parameter, _) = rice(counts.len() as u64, counts.iter().sum());
+    let [width_wider, newest_wider] = wider.unwrap_or_default();
     bits.push(counts.len() as u64, SLICES_BITS);
-    bits.push_number(u64::from(slice_ms));
-    bits.push_number(newest.unsigned_abs());
+    bits.push_number(u64::from(slice_ms), width_wider);
+    bits.push_number(newest.unsigned_abs(), newest_wider);
     bits.push(u64::from(parameter), PARAMETER_BITS);
     for count in counts {
         bits.push_rice(count, parameter);
@@ -64,14 +69,15 @@ fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a Admis
     counts
 }
 
-/// Reads slices that [`write`] wrote, oldest first.
-pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<AdmissionSlice>, Malformed> {
+/// Reads slices that [`write`] wrote, oldest first, and the bits that both numbers are wider than needed.
+pub(super) fn read(bits: &mut BitReader<'_>) -> Result<(Vec<AdmissionSlice>, [u32; 2]), Malformed> {
     let count = bits.take(SLICES_BITS)?;
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), [0; 2]));
     }
-    let width = i64::try_from(bits.take_number()?).map_err(|_| Malformed)?;
-    let newest = i64::try_from(bits.take_number()?).map_err(|_| Malformed)?;
+    let ((width, width_wider), (newest, newest_wider)) = (bits.take_number()?, bits.take_number()?);
+    let width = i64::try_from(width).map_err(|_| Malformed)?;
+    let newest = i64::try_from(newest).map_err(|_| Malformed)?;
     let parameter = bits.take(PARAMETER_BITS)? as u32;
     let mut slices = Vec::new();
     for age in 0..count as i64 {
@@ -82,5 +88,5 @@ pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<AdmissionSlice>, Malf
         }
     }
     slices.reverse();
-    Ok(slices)
+    Ok((slices, [width_wider, newest_wider]))
 }

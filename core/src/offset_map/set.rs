@@ -6,8 +6,10 @@ use super::bits::{BitReader, BitWriter, Malformed};
 use crate::offset_runs::{MAX_SPAN, OffsetRuns};
 use crate::offset_runs::{PARAMETER_BITS, RunKind, SetShape};
 
-/// Writes completed runs beyond `base`, which must be of this shape.
-pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>) {
+/// Writes completed runs beyond `base`, which must be of this shape, and their count so much `wider` than needed.
+pub(super) fn write(
+    bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>, wider: u32,
+) {
     let (kind, _) = shape.cheapest();
     let (number, count, parameters) = match kind {
         RunKind::Runs { waiting, completed } => (0, shape.pairs, vec![waiting, completed]),
@@ -15,7 +17,7 @@ pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl
         RunKind::BeforeCompleted { parameter } => (2, shape.completed, vec![parameter]),
     };
     bits.push(number, 2);
-    bits.push_number(count);
+    bits.push_number(count, wider);
     parameters.into_iter().for_each(|parameter| bits.push(u64::from(parameter), PARAMETER_BITS));
     let mut end = base;
     for run in runs {
@@ -42,10 +44,11 @@ fn write_pair(bits: &mut BitWriter, kind: RunKind, waiting: u64, completed: u64)
     }
 }
 
-/// Reads a set that [`write`] wrote. Takes memory in proportion to the bits, even if they claim more.
-pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Malformed> {
+/// Reads a set that [`write`] wrote, and the bits that its count is wider than needed. Takes memory in proportion to
+/// the bits, even if they claim more.
+pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<(OffsetRuns, u32), Malformed> {
     let kind = bits.take(2)?;
-    let count = bits.take_number()?;
+    let (count, wider) = bits.take_number()?;
     let mut parameter = || bits.take(PARAMETER_BITS).map(|parameter| Some(parameter as u32));
     // Lengths without a parameter are 1.
     let (waiting, completed) = match kind {
@@ -71,5 +74,5 @@ pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Ma
         end = after(start, completed)?;
         runs.push(start..end);
     }
-    Ok(runs)
+    Ok((runs, wider))
 }

@@ -165,7 +165,8 @@ impl Planted<'_> {
     fn damaged(&self, commits: &[Commit]) -> Vec<Commit> {
         let again = |commit: &Commit, by: i64, runs: &OffsetRuns| {
             let tracker = Tracker::restore(commit.offset + by, runs);
-            let metadata = offset_map::encode(offset_map::MapBudget::default(), &tracker, 1, &[]).expect("a small map");
+            let metadata =
+                offset_map::encode(offset_map::MapBudget::default(), &tracker, 1, &[], None).expect("a small map");
             Commit { partition: commit.partition, offset: tracker.base(), metadata }
         };
         let mut commits = commits.to_vec();

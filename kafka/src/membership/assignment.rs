@@ -190,13 +190,16 @@ impl Membership {
             }
             edges => edges.map_err(|error| self.unresolved("watermarks", error))?,
         };
+        let tags =
+            assign::tags(consumer, &self.topics, partitions, BROKER_PROBE_TIMEOUT.min(assign::remaining(deadline)));
+        let tag_of = |at: &SourcePartition| tags.get(&at.0).copied();
         let (mut assignments, mut leaderless) = (Vec::new(), Vec::new());
-        let beside_copies = committed.iter().any(|(_, committed)| assign::is_copied(committed));
+        let beside_copies = committed.iter().any(|(at, committed)| assign::is_copied(committed, tag_of(at)));
         for (at, committed) in committed {
             let topic = self.topics.name(at.0);
             match edges.get(&at) {
                 Some(&edges) => {
-                    let start = assign::start(topic, at, &committed, edges, self.rules);
+                    let start = assign::start(topic, at, &committed, edges, tag_of(&at), self.rules);
                     assignments.push(start.map_err(Unresolved::Never)?);
                 }
                 None if matches!(consumer.rebalance_protocol(), RebalanceProtocol::Eager) => {

@@ -107,7 +107,7 @@ pub(super) fn plan(
         Direction::From => {
             let completed = if keeps_map { beyond } else { OffsetRuns::new() };
             let tracker = Tracker::restore(offset, &completed);
-            Some(offset_map::encode(budget, &tracker, slice_ms(&map), &map.admitted)?)
+            Some(offset_map::encode(budget, &tracker, slice_ms(&map), &map.admitted, map.tag)?)
         }
     };
     Ok(PartitionPlan { offset, commit, twice, note })
@@ -134,7 +134,11 @@ mod tests {
 
     fn map(runs: &[(i64, i64)]) -> OffsetMap {
         let admitted = [1_000, 1_300, 1_500].map(|end_ms| AdmissionSlice { end_ms, admitted: 7 });
-        OffsetMap { completed: runs.iter().map(|(start, end)| *start..*end).collect(), admitted: admitted.to_vec() }
+        OffsetMap {
+            completed: runs.iter().map(|(start, end)| *start..*end).collect(),
+            admitted: admitted.to_vec(),
+            tag: None,
+        }
     }
 
     /// A partition with the offsets 50 to 999, of which Watermaster has committed 100 and completed 103 to 105 and 110

@@ -92,7 +92,7 @@ mod tests {
         let mut tracker = Tracker::new(10);
         (10..=12).for_each(|offset| _ = tracker.observe(offset));
         tracker.complete(12);
-        let text = offset_map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
+        let text = offset_map::encode(MapBudget::default(), &tracker, 1_000, &[], None).unwrap();
         (tracker.base(), text.into_bytes())
     }
 
