@@ -58,20 +58,24 @@ pub(super) fn start(
         (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };
     // A round was under way while the topic was made anew, and the brokers took its offset for one of the new topic.
-    let is_anew = map.tag.is_some() && tag.is_some() && map.tag != tag;
-    if (low..=high).contains(&offset) && !is_anew {
+    let of_former = |of_map: TopicTag| tag.is_some_and(|tag| tag != of_map && tag.is_in_cluster_of(of_map));
+    if map.tag.is_some_and(of_former) {
+        let why = FatalConsumerError::MadeAnew { topic: topic(), partition, offset, low };
+        if offset > low && rules.on_data_loss == OnDataLoss::Stop {
+            return Err(why.into());
+        }
+        tracing::warn!("{why}");
+        return Ok(start(low, OffsetMap { admitted: map.admitted, ..OffsetMap::default() }, 0, true));
+    }
+    if (low..=high).contains(&offset) {
         return Ok(start(offset, map, 0, foreign));
     }
     if rules.on_data_loss == OnDataLoss::Stop {
-        let topic = topic();
-        return Err(match is_anew {
-            true => FatalConsumerError::MadeAnew { topic, partition, offset, low }.into(),
-            false => FatalConsumerError::DataLoss { topic, partition, offset, low, high }.into(),
-        });
+        return Err(FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high }.into());
     }
     // Reading starts at the first record that is left. Recent admissions stay charged.
     let OffsetMap { completed, admitted, .. } = map;
-    if offset > low || is_anew {
+    if offset > low {
         // An offset beyond the end: the topic was created anew or truncated, and the map is not about its offsets.
         return Ok(start(low, OffsetMap { admitted, ..OffsetMap::default() }, 0, true));
     }
@@ -187,18 +191,26 @@ pub(super) fn topic_id<C: ConsumerContext>(
     id.map_err(ClientError::MetadataFetch)
 }
 
-/// Returns the tags of the topics of partitions, but of those of which the brokers tell no id.
+/// Returns whether a commit tells the topic that it is about.
+pub(super) fn is_tagged(committed: &Committed) -> bool {
+    matches!(read(committed, None), Some((_, Ok(OffsetMap { tag: Some(_), .. }))))
+}
+
+/// Returns the tags of the topics of partitions, except where the brokers tell no id.
+///
+/// # Errors
+/// No broker answers within `timeout`.
 pub(super) fn tags<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
-) -> HashMap<SourceIndex, TopicTag> {
+) -> Result<HashMap<SourceIndex, TopicTag>, ClientError> {
     let sources: BTreeSet<SourceIndex> = partitions.iter().map(|(source, _)| *source).collect();
     let names: Vec<&str> = sources.into_iter().map(|source| topics.name(source)).collect();
     let deadline = Instant::now() + timeout;
-    let ids = topic_ids(consumer, &names, timeout).unwrap_or_default();
-    let Some(cluster) = consumer.client().fetch_cluster_id(remaining(deadline)) else { return HashMap::new() };
+    let ids = topic_ids(consumer, &names, timeout)?;
+    let Some(cluster) = consumer.client().fetch_cluster_id(remaining(deadline)) else { return Ok(HashMap::new()) };
     let known =
         ids.into_iter().filter_map(|(name, id)| Some((topics.find(&name)?, id.ok().filter(|id| !id.is_empty())?)));
-    known.map(|(source, id)| (source, TopicTag::of(&cluster, &id))).collect()
+    Ok(known.map(|(source, id)| (source, TopicTag::of(&cluster, &id))).collect())
 }
 
 /// Returns topics with their ids, in two requests.
@@ -368,6 +380,9 @@ mod tests {
         let OffsetMap { completed, admitted, tag } = anew.map;
         assert_eq!((anew.base, completed.iter().count(), anew.lost, anew.commit_first), (3, 0, 0, true));
         assert_eq!((admitted, tag), (vec![RECENT], Some(new)));
+        // No record comes before the offset, but the set is about others.
+        let first = start("loans", AT, &ours_in(Some(former)), (100, 500), Some(new), STRICT).unwrap();
+        assert_eq!((first.base, first.map.completed.iter().count(), first.commit_first), (100, 0, true));
         // The same topic, or one of which the brokers tell no id.
         for tag in [Some(former), None] {
             let start = start_in(tag, STRICT).unwrap();

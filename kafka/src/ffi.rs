@@ -575,7 +575,9 @@ pub(super) fn topic_ids<C: ClientContext>(
             error => Err(error),
         };
         let name_of = |topic| CStr::from_ptr(sys::rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned();
-        Ok(slice::from_raw_parts(topics, count).iter().map(|topic| (name_of(*topic), id_of(*topic))).collect())
+        // librdkafka leaves null for a topic that an answer does not name.
+        let told = slice::from_raw_parts(topics, count).iter().filter(|topic| !topic.is_null());
+        Ok(told.map(|topic| (name_of(*topic), id_of(*topic))).collect())
     }
 }
 

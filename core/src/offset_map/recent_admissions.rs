@@ -21,8 +21,8 @@ pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
 /// A larger sum is written as this one.
 const MAX_ADMITTED: u64 = 1 << 62;
 
-/// Writes slices of `slice_ms` each. Both numbers are so much `wider` than needed; without slices they are not written,
-/// or else, if there is a width to write, with an empty slice.
+/// Writes slices of `slice_ms` each, and their two numbers so many bits `wider` than needed. Without slices, the
+/// numbers are written only if they are to be wider, and with an empty slice.
 pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[AdmissionSlice], wider: Option<[u32; 2]>) {
     let slice_ms = slice_ms.max(1);
     let counted = || slices.iter().filter(|slice| slice.admitted > 0);

@@ -6,7 +6,7 @@ use super::bits::{BitReader, BitWriter, Malformed};
 use crate::offset_runs::{MAX_SPAN, OffsetRuns};
 use crate::offset_runs::{PARAMETER_BITS, RunKind, SetShape};
 
-/// Writes completed runs beyond `base`, which must be of this shape, and their count so much `wider` than needed.
+/// Writes completed runs beyond `base`, which must be of this shape, and their count so many bits `wider` than needed.
 pub(super) fn write(
     bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>, wider: u32,
 ) {

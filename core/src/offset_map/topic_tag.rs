@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(TopicTag::read([0; 3]), None);
         assert_eq!(TopicTag::read([1, 0, 1]), None);
         assert_eq!(TopicTag::read([32, 1, 1]), None);
-        // One more than there are tags.
+        // A number beyond all tags.
         assert_eq!(TopicTag::read(DIGITS), None);
     }
 }

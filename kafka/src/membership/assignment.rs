@@ -190,8 +190,14 @@ impl Membership {
             }
             edges => edges.map_err(|error| self.unresolved("watermarks", error))?,
         };
-        let tags =
-            assign::tags(consumer, &self.topics, partitions, BROKER_PROBE_TIMEOUT.min(assign::remaining(deadline)));
+        let led: Vec<SourcePartition> = edges.keys().copied().collect();
+        let tags = match assign::tags(consumer, &self.topics, &led, assign::remaining(deadline)) {
+            // Without the tag of its topic, the offset of a former one would count.
+            Err(error) if committed.iter().any(|(_, committed)| assign::is_tagged(committed)) => {
+                return Err(self.unresolved("topic ids", error));
+            }
+            tags => tags.unwrap_or_default(),
+        };
         let tag_of = |at: &SourcePartition| tags.get(&at.0).copied();
         let (mut assignments, mut leaderless) = (Vec::new(), Vec::new());
         let beside_copies = committed.iter().any(|(at, committed)| assign::is_copied(committed, tag_of(at)));
