@@ -113,10 +113,13 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
         return Err(RecordingError::NoSource { service: service.name.clone() });
     }
     let unwritable = |source| RecordingError::Unwritable { path: args.out.clone(), source };
-    // A file that can't be written is better found out now than after minutes.
-    let file = File::create(&args.out).map_err(|error| unwritable(error.into()))?;
+    // A file that can't be written is better found out now than after minutes. A former trace in it stays until the
+    // brokers have answered.
+    let file = File::options().write(true).create(true).truncate(false).open(&args.out);
+    let file = file.map_err(|error| unwritable(error.into()))?;
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
     let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
+    file.set_len(0).map_err(|error| unwritable(error.into()))?;
     let options = WriterOptions {
         service: service.name.clone(),
         hash_ids: args.hash_ids,
