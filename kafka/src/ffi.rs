@@ -3,6 +3,10 @@
 
 #![allow(unsafe_code)]
 
+mod admin;
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
@@ -13,6 +17,8 @@ use rdkafka::{
     util::IntoOpaque as _,
 };
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, TransactionError};
+
+pub(super) use admin::{TopicId, committed_of, members_of, topic_ids};
 
 /// A partition of a list, as librdkafka returned it.
 #[derive(Debug, Clone)]
@@ -496,162 +502,6 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
     }
 }
 
-/// The answer to a question of the admin API. It owns all that it refers to.
-struct Answer(*mut sys::rd_kafka_event_t);
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        // SAFETY: an answer owns its event, which is destroyed only here.
-        unsafe { sys::rd_kafka_event_destroy(self.0) };
-    }
-}
-
-/// Asks a question of the admin API, and waits for the answer.
-///
-/// # Safety
-/// `ask` starts `operation` with the options, and has the answer go to the queue; it keeps neither.
-unsafe fn answer_to<C: ClientContext>(
-    client: &Client<C>, operation: sys::rd_kafka_admin_op_t, timeout: Duration,
-    ask: impl FnOnce(*mut sys::rd_kafka_AdminOptions_t, *mut sys::rd_kafka_queue_t),
-) -> Result<Answer, Code> {
-    let answers = ReplyQueue::new(client);
-    // SAFETY: client and queue live during the calls. librdkafka copies the options, which are destroyed here. The
-    // event is owned by the answer.
-    unsafe {
-        let options = sys::rd_kafka_AdminOptions_new(client.native_ptr(), operation);
-        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(timeout), ptr::null_mut(), 0);
-        ask(options, answers.0);
-        sys::rd_kafka_AdminOptions_destroy(options);
-        let event = sys::rd_kafka_queue_poll(answers.0, millis(timeout));
-        if event.is_null() {
-            return Err(Code::OperationTimedOut);
-        }
-        let answer = Answer(event);
-        match sys::rd_kafka_event_error(event).into() {
-            Code::NoError => Ok(answer),
-            error => Err(error),
-        }
-    }
-}
-
-/// A topic and its id, or the error with which the brokers refuse the topic.
-pub(super) type TopicId = (String, Result<String, Code>);
-
-/// Returns topics with the ids that they got when they were made, in base64; empty where the brokers are older than
-/// Kafka 2.8 and tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it
-/// would go to the controller, which an embedded cluster does not have.
-pub(super) fn topic_ids<C: ClientContext>(
-    client: &Client<C>, broker: i32, topics: &[&str], timeout: Duration,
-) -> Result<Vec<TopicId>, Code> {
-    /// The id of brokers that tell none: 16 zeros.
-    const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
-    let (native, names) = (client.native_ptr(), topics.iter().map(|topic| c_text(topic)).collect::<Vec<_>>());
-    let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
-    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
-    // SAFETY: client and names live during the calls; librdkafka copies the names. All that the answer refers to is
-    // read before it is dropped: `count` descriptions, each with a name, and perhaps with an id.
-    unsafe {
-        let answer = answer_to(client, operation, timeout, |options, answers| {
-            let collection = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-            sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
-            sys::rd_kafka_DescribeTopics(native, collection, options, answers);
-            sys::rd_kafka_TopicCollection_destroy(collection);
-        })?;
-        let result = sys::rd_kafka_event_DescribeTopics_result(answer.0);
-        let mut count = 0;
-        let topics = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_DescribeTopics_result_topics(result, &mut count),
-        };
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let id_of = |topic| match sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(topic)).into() {
-            Code::NoError => {
-                let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(topic));
-                let id = if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() };
-                Ok(if id == NO_ID { String::new() } else { id.into_owned() })
-            }
-            error => Err(error),
-        };
-        let name_of = |topic| CStr::from_ptr(sys::rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned();
-        // librdkafka leaves null for a topic that an answer does not name.
-        let told = slice::from_raw_parts(topics, count).iter().filter(|topic| !topic.is_null());
-        Ok(told.map(|topic| (name_of(*topic), id_of(*topic))).collect())
-    }
-}
-
-/// Returns the offsets with their metadata that any group has committed; with `stable` none while a transaction with
-/// one is pending. (rdkafka asks only for the offsets of a client's own group.)
-pub(super) fn committed_of<C: ClientContext>(
-    client: &Client<C>, group: &str, partitions: &TopicPartitionList, stable: bool, timeout: Duration,
-) -> Result<Vec<Entry>, Code> {
-    let (native, name) = (client.native_ptr(), c_text(group));
-    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
-    // SAFETY: client, name and list live during the calls; librdkafka copies the question. The entries are copied
-    // before the answer that owns them is dropped.
-    unsafe {
-        let answer = answer_to(client, operation, timeout, |options, answers| {
-            let question = sys::rd_kafka_ListConsumerGroupOffsets_new(name.as_ptr(), partitions.ptr());
-            let refused = sys::rd_kafka_AdminOptions_set_require_stable_offsets(options, c_int::from(stable));
-            sys::rd_kafka_error_destroy(refused);
-            sys::rd_kafka_ListConsumerGroupOffsets(native, [question].as_mut_ptr(), 1, options, answers);
-            sys::rd_kafka_ListConsumerGroupOffsets_destroy(question);
-        })?;
-        let result = sys::rd_kafka_event_ListConsumerGroupOffsets_result(answer.0);
-        let mut count = 0;
-        let groups = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_ListConsumerGroupOffsets_result_groups(result, &mut count),
-        };
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        match sys::rd_kafka_error_code(sys::rd_kafka_group_result_error(*groups)).into() {
-            Code::NoError => Ok(raw_entries(sys::rd_kafka_group_result_partitions(*groups))),
-            error => Err(error),
-        }
-    }
-}
-
-/// Returns the members of a group of either protocol, each as its client's id and host. (The safe `fetch_group_list`
-/// shows none of the protocol "consumer".)
-pub(super) fn members_of<C: ClientContext>(
-    client: &Client<C>, group: &str, timeout: Duration,
-) -> Result<Vec<String>, Code> {
-    let (native, name) = (client.native_ptr(), c_text(group));
-    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-    // SAFETY: client and name live during the calls; librdkafka copies the names. All that the answer refers to is read
-    // before it is dropped.
-    unsafe {
-        let answer = answer_to(client, operation, timeout, |options, answers| {
-            sys::rd_kafka_DescribeConsumerGroups(native, [name.as_ptr()].as_mut_ptr(), 1, options, answers);
-        })?;
-        let result = sys::rd_kafka_event_DescribeConsumerGroups_result(answer.0);
-        let mut count = 0;
-        let groups = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_DescribeConsumerGroups_result_groups(result, &mut count),
-        };
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        match sys::rd_kafka_error_code(sys::rd_kafka_ConsumerGroupDescription_error(*groups)).into() {
-            Code::NoError => {}
-            Code::GroupIdNotFound => return Ok(Vec::new()),
-            error => return Err(error),
-        }
-        let text =
-            |text: *const c_char| if text.is_null() { "?".into() } else { CStr::from_ptr(text).to_string_lossy() };
-        let member = |index| {
-            let member = sys::rd_kafka_ConsumerGroupDescription_member(*groups, index);
-            let client_id = text(sys::rd_kafka_MemberDescription_client_id(member));
-            format!("{client_id} at {}", text(sys::rd_kafka_MemberDescription_host(member)).trim_start_matches('/'))
-        };
-        Ok((0..sys::rd_kafka_ConsumerGroupDescription_member_count(*groups)).map(member).collect())
-    }
-}
-
 fn millis(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }
@@ -709,96 +559,3 @@ impl Drop for ReplyQueue {
 // SAFETY: librdkafka's queues may be used from any thread; that the client outlives the queue does not depend on
 // threads.
 unsafe impl Send for ReplyQueue {}
-
-#[cfg(test)]
-mod tests {
-    use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-    use rdkafka::{ClientConfig, topic_partition_list::Offset};
-
-    use super::*;
-    use crate::embedded::Embedded;
-
-    const TIMEOUT: Duration = Duration::from_secs(30);
-
-    /// Makes a list of one partition with these bytes as metadata.
-    fn list(metadata: &[u8]) -> TopicPartitionList {
-        let mut list = TopicPartitionList::new();
-        let mut element = list.add_partition("loans", 0);
-        element.set_offset(Offset::Offset(7)).unwrap();
-        element.set_metadata("x".repeat(metadata.len()));
-        // SAFETY: the list has one element, with metadata as long as these bytes.
-        unsafe {
-            let element = (*list.ptr()).elems;
-            let target = (*element).metadata.cast::<u8>();
-            ptr::copy_nonoverlapping(metadata.as_ptr(), target, metadata.len());
-        }
-        list
-    }
-
-    #[test]
-    fn foreign_metadata_is_read_byte_for_byte() {
-        let broker = Embedded::start(1).unwrap();
-        broker.create_topic("loans", 1).unwrap();
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", broker.bootstrap_servers())
-            .set("group.id", "others")
-            .create()
-            .unwrap();
-        for metadata in [&b"\xff\xfe\x80\0x"[..], b"plain"] {
-            consumer.commit(&list(metadata), CommitMode::Sync).unwrap();
-            let mut asked = TopicPartitionList::new();
-            asked.add_partition("loans", 0);
-            let answer = consumer.committed_offsets(asked, TIMEOUT).unwrap();
-            let [entry] = &entries(&answer)[..] else { panic!("the answer must have one entry") };
-            assert_eq!((entry.topic.as_str(), entry.partition, entry.offset), ("loans", 0, 7));
-            assert_eq!((entry.error, entry.metadata.as_slice()), (Code::NoError, metadata));
-        }
-    }
-
-    fn borrowed(list: &HeaderList) -> &BorrowedHeaders {
-        // SAFETY: rdkafka makes a `&BorrowedHeaders` of a list's address in the same way; the list lives while it is
-        // borrowed.
-        unsafe { list.0.cast::<BorrowedHeaders>().as_ref() }
-    }
-
-    #[test]
-    fn names_and_values_of_headers_may_be_any_bytes() {
-        let headers: [RawHeader<'_>; 10] = [
-            (b"a", Some(b"1")),
-            (b"a", None),
-            (b"", Some(b"")),
-            (b"", None),
-            (b"a\0b", Some(b"1")),
-            (b"a\0b", None),
-            (b"\0", Some(b"")),
-            (b"\0\0", None),
-            (b"a\0", Some(b"\0")),
-            (b"\xff\xfe", Some(b"v")),
-        ];
-        let mut list = HeaderList::with_capacity(1);
-        headers.into_iter().for_each(|(name, value)| list.add(name, value));
-        let list = borrowed(&list);
-        assert!((0..).map_while(|index| header_at(list, index)).eq(headers));
-        assert_eq!(header_count(list), headers.len());
-    }
-
-    #[test]
-    fn an_error_without_a_flag_is_fatal_and_an_abort_outweighs_a_retry() {
-        use ErrorClass::{Abortable, Fatal, Retriable};
-        let classes = [(0, Fatal), (1, Retriable), (2, Abortable), (3, Abortable), (4, Fatal), (7, Fatal)];
-        for (flags, class) in classes {
-            assert_eq!(error_class(flags & 4 != 0, flags & 2 != 0, flags & 1 != 0), class, "{flags}");
-        }
-    }
-
-    #[test]
-    fn a_consumer_that_never_joined_has_no_group_metadata() {
-        let consumer: BaseConsumer = ClientConfig::new().set("group.id", "empty").create().unwrap();
-        assert!(GroupMetadata::of(consumer.client()).is_none());
-    }
-
-    #[test]
-    fn an_empty_list_has_no_entries() {
-        assert!(entries(&TopicPartitionList::new()).is_empty());
-    }
-}
