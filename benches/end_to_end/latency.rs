@@ -32,7 +32,8 @@ pub fn sweep(broker: &str, options: &Options, report: &Report) {
                 eprintln!("p50 {:.1} ms, p99 {:.1} ms", quantile(&millis, 0.5), quantile(&millis, 0.99));
                 millis
             });
-            let all = percentiles(&runners, runs);
+            let hops = (0..options.pairs()).map(|_| hop(&topics, &workload));
+            let all = [percentiles(&runners, runs), vec![Percentiles::of(HOP, interval, hops.flatten())]].concat();
             report.add("latency", json!({ "workload": workload.to_string(), "load": load, "programs": all }));
             let rate = workload.records as f64 / workload.lasts().as_secs_f64();
             let point = [interval.to_string(), load.to_string(), format!("{rate:.0}")];
@@ -40,12 +41,16 @@ pub fn sweep(broker: &str, options: &Options, report: &Report) {
         }
     }
     println!("\nMilliseconds from sending a record to reading it, committed, from the target; all runs together.");
-    println!("added p99: p99 of a run minus p99 of the loop in the same pair; median (smallest–largest).\n");
+    println!("added p99: p99 of a run minus p99 of the loop in the same pair; median (smallest–largest).");
+    println!("{HOP}: from sending a record to reading it from the topic to which it was sent.\n");
     table::print(4, &HEADS, &rows);
 }
 
+/// The name of the row without a program.
+const HOP: &str = "one hop";
+
 /// Latencies of a program in milliseconds, over all its runs.
-#[derive(serde::Serialize)]
+#[derive(Clone, serde::Serialize)]
 struct Percentiles {
     name: String,
     commit_interval_ms: u64,
@@ -65,22 +70,27 @@ fn percentiles(runners: &[Runner], runs: Vec<Vec<Vec<f64>>>) -> Vec<Percentiles>
     let each = runners.iter().zip(runs).map(|(runner, runs)| {
         let compared = base.as_ref().filter(|_| !runner.bare());
         let added = compared.map(|base| Spread::of(p99s(&runs).iter().zip(base).map(|(p99, base)| p99 - base)));
-        let all = sorted(runs.into_iter().flatten());
-        Percentiles {
-            name: runner.name.clone(),
-            commit_interval_ms: runner.commit_interval_ms,
-            p50: quantile(&all, 0.5),
-            p99: quantile(&all, 0.99),
-            p999: quantile(&all, 0.999),
-            largest: quantile(&all, 1.0),
-            added_p99: added,
-            records: all.len(),
-        }
+        let all = runs.into_iter().flatten();
+        Percentiles { added_p99: added, ..Percentiles::of(&runner.name, runner.commit_interval_ms, all) }
     });
     each.collect()
 }
 
 impl Percentiles {
+    fn of(name: &str, commit_interval_ms: u64, millis: impl Iterator<Item = f64>) -> Percentiles {
+        let all = sorted(millis);
+        Percentiles {
+            name: name.to_owned(),
+            commit_interval_ms,
+            p50: quantile(&all, 0.5),
+            p99: quantile(&all, 0.99),
+            p999: quantile(&all, 0.999),
+            largest: quantile(&all, 1.0),
+            added_p99: None,
+            records: all.len(),
+        }
+    }
+
     fn cells(&self) -> Vec<String> {
         let millis = [self.p50, self.p99, self.p999, self.largest].map(|millis| format!("{millis:.1}"));
         let added = self.added_p99.map_or(String::new(), |added| added.text(1));
@@ -96,6 +106,17 @@ fn run(topics: &Topics, workload: &Workload, runner: &Runner) -> Vec<f64> {
     thread::scope(|scope| {
         scope.spawn(|| workload::send(topics.broker(), &routes[0].source, workload, began));
         read(topics.broker(), &routes[0].target, workload.records, began)
+    })
+}
+
+/// Measures the records' way without a program between.
+fn hop(topics: &Topics, workload: &Workload) -> Vec<f64> {
+    let sources = topics.sources(1);
+    let (_created, routes) = topics.outputs_for(&sources);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| workload::send(topics.broker(), &routes[0].source, workload, began));
+        read(topics.broker(), &routes[0].source, workload.records, began)
     })
 }
 
