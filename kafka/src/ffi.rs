@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-mod acknowledged;
 mod admin;
 #[cfg(test)]
 mod tests;
@@ -19,7 +18,6 @@ use rdkafka::{
 };
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, TransactionError};
 
-pub(super) use acknowledged::{Acknowledged, Acknowledgements, watch_acknowledged};
 pub(super) use admin::{TopicId, committed_of, members_of, topic_ids};
 
 /// A partition of a list, as librdkafka returned it.

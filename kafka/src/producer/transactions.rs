@@ -5,7 +5,6 @@ use std::{cell::Cell, sync::Arc, sync::atomic::Ordering, time::Duration};
 use rdkafka::ClientConfig;
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionError};
 
 use super::context::{DeliveryContext, send_error};
@@ -34,9 +33,7 @@ pub struct Transactions {
 impl Transactions {
     /// Makes a producer with these properties, whose transactions end after `timeout`. No broker is contacted yet.
     pub(crate) fn new(config: &ClientConfig, timeout: Duration) -> Result<Transactions, KafkaError> {
-        let base: BaseProducer<DeliveryContext> = create(config, DeliveryContext::default())?;
-        ffi::watch_acknowledged(base.client());
-        let inner = PolledProducer::new(base)?;
+        let inner = PolledProducer::new(create(config, DeliveryContext::default())?)?;
         Ok(Transactions {
             inner: Arc::new(inner),
             id: config.get("transactional.id").unwrap_or_default().to_owned(),
