@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod admin;
+mod producer;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use rdkafka::{
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, TransactionError};
 
 pub(super) use admin::{TopicId, committed_of, members_of, topic_ids};
+pub(super) use producer::{Deliveries, SentRecord, producer, purge, serve};
 
 /// A partition of a list, as librdkafka returned it.
 #[derive(Debug, Clone)]

@@ -70,7 +70,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
             ("client.id", NAME),
             ("linger.ms", "5"),
             ("queue.buffering.max.messages", "500000"),
-            // With more, a batch may be lost where a leader changes: see `Unplaced` of the service's producer.
+            // With more, a batch may be lost where a leader changes: see `is_unplaced` of the service's producer.
             ("max.in.flight.requests.per.connection", "1"),
         ];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];

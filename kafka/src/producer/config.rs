@@ -40,8 +40,8 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("enable.idempotence", "true"),
     // The Java client's.
     ("partitioner", "murmur2_random"),
-    // Only its offset proves that a record arrived.
-    ("delivery.report.only.error", "false"),
+    // The others are looked at without a report.
+    ("delivery.report.only.error", "true"),
 ];
 
 /// Returns the properties of a service's producer.

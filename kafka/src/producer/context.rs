@@ -1,22 +1,21 @@
 //! Collects failed deliveries, failed transactions and broken connections from librdkafka's callbacks.
 
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
 
 use crate::client;
+use crate::ffi::{Deliveries, SentRecord};
 
 #[derive(Default)]
 pub(super) struct DeliveryContext {
     /// True if `failures` is not empty.
     pub failed: AtomicBool,
     failures: Mutex<Vec<(usize, Failure)>>,
-    unplaced: Unplaced,
     /// True if a connection broke or a request timed out.
     pub tainted: AtomicBool,
     /// True if the open transaction has to be aborted.
@@ -26,6 +25,11 @@ pub(super) struct DeliveryContext {
 }
 
 impl DeliveryContext {
+    fn fail(&self, tag: usize, failure: Failure) {
+        client::lock(&self.failures).push((tag, failure));
+        self.failed.store(true, Ordering::Release);
+    }
+
     pub fn take_failures(&self) -> Vec<(usize, Failure)> {
         if !self.failed.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -82,17 +86,16 @@ impl ClientContext for DeliveryContext {
     }
 }
 
-impl ProducerContext for DeliveryContext {
-    type DeliveryOpaque = usize;
+impl Deliveries for DeliveryContext {
+    #[inline(always)]
+    fn delivered(&self, record: &SentRecord<'_>) {
+        if is_unplaced(record) {
+            self.fail(record.tag(), Failure::Unknown(ClientError::new(NoOffset { topic: record.topic() })));
+        }
+    }
 
-    fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        let failure = match result {
-            Ok(message) if !self.unplaced.contains(message) => return,
-            Ok(message) => Failure::Unknown(ClientError::new(NoOffset { topic: message.topic().to_owned() })),
-            Err((error, message)) => failure(message.topic(), error.clone()),
-        };
-        client::lock(&self.failures).push((tag, failure));
-        self.failed.store(true, Ordering::Release);
+    fn given_up(&self, record: &SentRecord<'_>, error: Code) {
+        self.fail(record.tag(), failure(&record.topic(), RdkafkaError::MessageProduction(error)));
     }
 }
 
@@ -146,39 +149,34 @@ struct TopicError {
     source: RdkafkaError,
 }
 
-/// The records that librdkafka reports as delivered although the broker knows no offset of them.
+/// Returns true for a record that librdkafka takes for delivered although the broker knows no offset of it.
 ///
 /// A broker that does not know a producer yet takes any of its batches for the first. It may refuse the first batch,
 /// because it does not lead the partition yet, and take the second. When the first one comes again, the broker holds it
 /// for a repeat (DUPLICATE_SEQUENCE_NUMBER), and librdkafka takes that for a success: no record of the batch is in the
 /// log, with transactions or without. Batches that were really stored get their offset, even when they are repeated.
 ///
-/// librdkafka counts on from the number of the first record, which is negative, and reports the records of a batch one
-/// after the other. Without transactions one thread serves the reports. With them, the first such record suffices.
-#[derive(Default)]
-struct Unplaced {
-    /// True if `next` is known.
-    any: AtomicBool,
-    /// Topic, partition and number of the record that would continue the batch of the last report.
-    next: Mutex<Option<(String, i32, i64)>>,
+/// librdkafka counts on from the number of the first record, which is negative. The thread of a broker serves one
+/// producer, and shows the records of a batch one after the other.
+#[inline(always)]
+fn is_unplaced(record: &SentRecord<'_>) -> bool {
+    (record.offset() < 0 || NEXT.get().is_some()) && belongs_to_unplaced(record)
 }
 
-impl Unplaced {
-    fn contains(&self, delivered: &BorrowedMessage<'_>) -> bool {
-        let number = delivered.offset();
-        if number >= 0 && !self.any.load(Ordering::Acquire) {
-            return false;
-        }
-        let mut next = client::lock(&self.next);
-        let here = (delivered.topic().to_owned(), delivered.partition(), number);
-        let is_unplaced = number < 0 || next.as_ref() == Some(&here);
-        *next = is_unplaced.then(|| (here.0, here.1, number + 1));
-        self.any.store(is_unplaced, Ordering::Release);
-        is_unplaced
-    }
+thread_local! {
+    /// Partition and number of the record that would continue the unplaced batch of this thread's last record.
+    static NEXT: Cell<Option<((usize, i32), i64)>> = const { Cell::new(None) };
 }
 
-/// The error of a record that was reported as delivered without an offset.
+#[cold]
+fn belongs_to_unplaced(record: &SentRecord<'_>) -> bool {
+    let (partition, number) = (record.partition(), record.offset());
+    let is_unplaced = number < 0 || NEXT.get() == Some((partition, number));
+    NEXT.set(is_unplaced.then_some((partition, number + 1)));
+    is_unplaced
+}
+
+/// The error of a record that was taken for delivered without an offset.
 #[derive(Debug, thiserror::Error)]
 #[error("{topic}: the broker took the record for a repeat of one that it does not have")]
 struct NoOffset {

@@ -1,53 +1,51 @@
-//! A client with a thread that serves its reports and events.
-//!
-//! (rdkafka's `ThreadedProducer` waits 99.99 ms as 99 ms and then spins through the last millisecond of each 100.)
+//! A client with a thread that serves its events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{sync::Arc, thread, time::Duration};
 
-use rdkafka::client::Client;
-use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
+use rdkafka::{ClientConfig, client::Client};
 
 use super::context::DeliveryContext;
-use crate::{client::KafkaError, ffi};
+use crate::{client::KafkaError, ffi, oauth};
 
-/// The longest wait for an event. It is a little more than whole milliseconds, so that no remainder of a millisecond is
-/// left afterwards: librdkafka's timeouts are whole milliseconds.
-const SERVE_TIMEOUT: Duration = Duration::from_micros(100_050);
+/// The longest wait for an event, and so for the end of the thread.
+const SERVE_TIMEOUT: Duration = Duration::from_millis(100);
 const THREAD: &str = "kafka-reports";
 
 pub(super) struct PolledProducer {
-    base: Arc<BaseProducer<DeliveryContext>>,
+    client: Arc<Client<DeliveryContext>>,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl PolledProducer {
-    pub fn new(base: BaseProducer<DeliveryContext>) -> Result<PolledProducer, KafkaError> {
-        let (base, stop) = (Arc::new(base), Arc::new(AtomicBool::new(false)));
-        let (served, stopped) = (Arc::clone(&base), Arc::clone(&stop));
+    pub fn new(config: &ClientConfig) -> Result<PolledProducer, KafkaError> {
+        let client = ffi::producer(config, DeliveryContext::default())?;
+        oauth::give_first_token(&client, config);
+        let (client, stop) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
+        let (served, stopped) = (Arc::clone(&client), Arc::clone(&stop));
         let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                served.poll(SERVE_TIMEOUT);
+                ffi::serve(&served, SERVE_TIMEOUT);
             }
         });
         let thread = thread.map_err(|source| KafkaError::Thread { name: THREAD, source })?;
-        Ok(PolledProducer { base, stop, thread: Some(thread) })
+        Ok(PolledProducer { client, stop, thread: Some(thread) })
     }
 
     pub fn client(&self) -> &Client<DeliveryContext> {
-        self.base.client()
+        &self.client
     }
 
     pub fn serve_waiting(&self) {
-        for _ in 0..ffi::waiting_events(self.client()) {
-            self.base.poll(Duration::ZERO);
+        for _ in 0..ffi::waiting_events(&self.client) {
+            ffi::serve(&self.client, Duration::ZERO);
         }
     }
 
     /// Gives up queued records and those in flight.
     pub fn purge(&self) {
-        self.base.purge(PurgeConfig::default().queue().inflight());
+        ffi::purge(&self.client);
     }
 }
 
@@ -58,5 +56,19 @@ impl Drop for PolledProducer {
             // The only error is a panic, which was logged.
             let _ = thread.join();
         }
+        // Otherwise librdkafka would send queued records before the client ends.
+        self.purge();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bug: an acknowledgement function was added after the client had been made, and librdkafka ended the process
+    /// where it was built with its assertions, as without the feature `oidc`.
+    #[test]
+    fn a_producer_is_made_by_a_librdkafka_with_assertions() {
+        PolledProducer::new(&ClientConfig::new()).expect("a producer");
     }
 }

@@ -9,7 +9,7 @@ use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionErr
 
 use super::context::{DeliveryContext, send_error};
 use super::{offsets_call::OffsetsCall, polled::PolledProducer};
-use crate::client::{KafkaError, create};
+use crate::client::KafkaError;
 use crate::consumer::Offsets;
 use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
 use crate::login::Login;
@@ -33,9 +33,8 @@ pub struct Transactions {
 impl Transactions {
     /// Makes a producer with these properties, whose transactions end after `timeout`. No broker is contacted yet.
     pub(crate) fn new(config: &ClientConfig, timeout: Duration) -> Result<Transactions, KafkaError> {
-        let inner = PolledProducer::new(create(config, DeliveryContext::default())?)?;
         Ok(Transactions {
-            inner: Arc::new(inner),
+            inner: Arc::new(PolledProducer::new(config)?),
             id: config.get("transactional.id").unwrap_or_default().to_owned(),
             timeout,
             initialised: Cell::new(false),
