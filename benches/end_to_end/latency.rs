@@ -28,11 +28,11 @@ pub fn sweep(broker: &str, options: &Options, report: &Report) {
             let (workload, runners) = (options.steady(load), options.runners(interval));
             eprintln!("commit interval {interval} ms: {workload}");
             let runs = in_turn(options.pairs(), &runners, |runner| {
-                let millis = sorted(run(&topics, &workload, runner).into_iter());
+                let millis = sorted(run(&topics, &workload, Some(runner)).into_iter());
                 eprintln!("p50 {:.1} ms, p99 {:.1} ms", quantile(&millis, 0.5), quantile(&millis, 0.99));
                 millis
             });
-            let hops = (0..options.pairs()).map(|_| hop(&topics, &workload));
+            let hops = (0..options.pairs()).map(|_| run(&topics, &workload, None));
             let all = [percentiles(&runners, runs), vec![Percentiles::of(HOP, interval, hops.flatten())]].concat();
             report.add("latency", json!({ "workload": workload.to_string(), "load": load, "programs": all }));
             let rate = workload.records as f64 / workload.lasts().as_secs_f64();
@@ -98,25 +98,17 @@ impl Percentiles {
     }
 }
 
-fn run(topics: &Topics, workload: &Workload, runner: &Runner) -> Vec<f64> {
+/// Measures the records' way through a program, or without one, from a source to its reader.
+fn run(topics: &Topics, workload: &Workload, runner: Option<&Runner>) -> Vec<f64> {
     let sources = topics.sources(1);
     let (_created, routes) = topics.outputs_for(&sources);
-    let _running = runner.start(workload, topics.broker(), &routes);
+    let _running = runner.map(|runner| runner.start(workload, topics.broker(), &routes));
+    let route = &routes[0];
+    let end = if runner.is_some() { &route.target } else { &route.source };
     let began = Instant::now();
     thread::scope(|scope| {
-        scope.spawn(|| workload::send(topics.broker(), &routes[0].source, workload, began));
-        read(topics.broker(), &routes[0].target, workload.records, began)
-    })
-}
-
-/// Measures the records' way without a program between.
-fn hop(topics: &Topics, workload: &Workload) -> Vec<f64> {
-    let sources = topics.sources(1);
-    let (_created, routes) = topics.outputs_for(&sources);
-    let began = Instant::now();
-    thread::scope(|scope| {
-        scope.spawn(|| workload::send(topics.broker(), &routes[0].source, workload, began));
-        read(topics.broker(), &routes[0].source, workload.records, began)
+        scope.spawn(|| workload::send(topics.broker(), &route.source, workload, began));
+        read(topics.broker(), end, workload.records, began)
     })
 }
 

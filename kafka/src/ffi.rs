@@ -9,7 +9,9 @@ mod producer;
 mod tests;
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
+use std::{
+    borrow::Cow, error::Error, mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration,
+};
 
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
@@ -463,8 +465,16 @@ pub(super) fn set_login<C: ClientContext>(client: &Client<C>, user: &str, passwo
     let _ = unsafe { check(sys::rd_kafka_sasl_set_credentials(client.native_ptr(), user.as_ptr(), password.as_ptr())) };
 }
 
+/// Gives a client its token of OAuth, or the reason why it has none, which is its next error.
+pub(super) fn give_token<C: ClientContext>(client: &Client<C>, token: Result<OAuthToken, Box<dyn Error>>) {
+    match token {
+        Ok(token) => set_token(client, &token),
+        Err(reason) => set_token_failure(client, &reason.to_string()),
+    }
+}
+
 /// Sets a client's token of OAuth. If librdkafka refuses it, its reason is the client's next error.
-pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
+fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
     let [value, principal] = [&token.token, &token.principal_name].map(|text| c_text(text));
     let mut error: [c_char; 512] = [0; 512];
     let (to_error, error_size) = (error.as_mut_ptr(), error.len());
@@ -481,11 +491,20 @@ pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken
 }
 
 /// Sets the reason why a client has no token of OAuth, as its next error.
-pub(super) fn set_token_failure<C: ClientContext>(client: &Client<C>, reason: &str) {
+fn set_token_failure<C: ClientContext>(client: &Client<C>, reason: &str) {
     let reason = c_text(reason);
     // SAFETY: the client lives while it is borrowed; the text is a C string, which is copied. The only error is that
     // the client does not use OAUTHBEARER: it needs no token.
     unsafe { sys::rd_kafka_oauthbearer_set_token_failure(client.native_ptr(), reason.as_ptr()) };
+}
+
+/// Returns the text behind a pointer that may be null.
+///
+/// # Safety
+/// `pointer` is null or a C string that stays unchanged for `'a`.
+unsafe fn text<'a>(pointer: *const c_char) -> Option<Cow<'a, str>> {
+    // SAFETY: by the contract of this function.
+    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy())
 }
 
 /// Returns a C string; an empty one for a text with a NUL, which no token has.

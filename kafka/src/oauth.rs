@@ -68,10 +68,7 @@ pub(super) fn advice(properties: &BTreeMap<String, String>) -> Option<&'static s
 /// events.
 pub(super) fn give_first_token<C: ClientContext>(client: &Client<C>, config: &ClientConfig) {
     let Some(config) = config.get(CONFIG).filter(|config| source(config).is_some()) else { return };
-    match token(Some(config)) {
-        Ok(token) => ffi::set_token(client, &token),
-        Err(reason) => ffi::set_token_failure(client, &reason.to_string()),
-    }
+    ffi::give_token(client, token(Some(config)));
 }
 
 /// Lets the context of a client make tokens when librdkafka asks for them.

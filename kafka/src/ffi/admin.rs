@@ -1,12 +1,11 @@
 //! Questions of the admin API, each with the answer of the brokers.
 
-use std::ffi::{CStr, c_char};
 use std::{os::raw::c_int, ptr, slice, time::Duration};
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::{bindings as sys, error::RDKafkaErrorCode as Code, topic_partition_list::TopicPartitionList};
 
-use super::{Entry, ReplyQueue, c_text, millis, raw_entries};
+use super::{Entry, ReplyQueue, c_text, millis, raw_entries, text};
 
 /// The answer to a question of the admin API. It owns all that it refers to.
 struct Answer(*mut sys::rd_kafka_event_t);
@@ -46,6 +45,23 @@ unsafe fn answer_to<C: ClientContext>(
     }
 }
 
+/// Returns the items of a result, each a pointer to one of the answer's parts; none where there is no result.
+///
+/// # Safety
+/// `result` is null or the argument of `list`, which returns as many pointers as it counts. They live for `'a`.
+unsafe fn items<'a, R, T>(
+    result: *const R, list: unsafe extern "C" fn(*const R, *mut usize) -> *mut *const T,
+) -> &'a [*const T] {
+    let mut count = 0;
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match if result.is_null() { ptr::null_mut() } else { list(result, &mut count) } {
+            items if count == 0 || items.is_null() => &[],
+            items => slice::from_raw_parts(items, count),
+        }
+    }
+}
+
 /// A topic and its id, or the error with which the brokers refuse the topic.
 pub(in super::super) type TopicId = (String, Result<String, Code>);
 
@@ -70,25 +86,18 @@ pub(in super::super) fn topic_ids<C: ClientContext>(
             sys::rd_kafka_TopicCollection_destroy(collection);
         })?;
         let result = sys::rd_kafka_event_DescribeTopics_result(answer.0);
-        let mut count = 0;
-        let topics = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_DescribeTopics_result_topics(result, &mut count),
-        };
-        if count == 0 {
-            return Ok(Vec::new());
-        }
         let id_of = |topic| match sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(topic)).into() {
             Code::NoError => {
-                let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(topic));
-                let id = if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() };
+                let id = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(topic));
+                let id = text(id).unwrap_or_default();
                 Ok(if id == NO_ID { String::new() } else { id.into_owned() })
             }
             error => Err(error),
         };
-        let name_of = |topic| CStr::from_ptr(sys::rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned();
+        let name_of = |topic| text(sys::rd_kafka_TopicDescription_name(topic)).unwrap_or_default().into_owned();
         // librdkafka leaves null for a topic that an answer does not name.
-        let told = slice::from_raw_parts(topics, count).iter().filter(|topic| !topic.is_null());
+        let topics = items(result, sys::rd_kafka_DescribeTopics_result_topics);
+        let told = topics.iter().filter(|topic| !topic.is_null());
         Ok(told.map(|topic| (name_of(*topic), id_of(*topic))).collect())
     }
 }
@@ -111,16 +120,11 @@ pub(in super::super) fn committed_of<C: ClientContext>(
             sys::rd_kafka_ListConsumerGroupOffsets_destroy(question);
         })?;
         let result = sys::rd_kafka_event_ListConsumerGroupOffsets_result(answer.0);
-        let mut count = 0;
-        let groups = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_ListConsumerGroupOffsets_result_groups(result, &mut count),
-        };
-        if count == 0 {
+        let Some(&group) = items(result, sys::rd_kafka_ListConsumerGroupOffsets_result_groups).first() else {
             return Ok(Vec::new());
-        }
-        match sys::rd_kafka_error_code(sys::rd_kafka_group_result_error(*groups)).into() {
-            Code::NoError => Ok(raw_entries(sys::rd_kafka_group_result_partitions(*groups))),
+        };
+        match sys::rd_kafka_error_code(sys::rd_kafka_group_result_error(group)).into() {
+            Code::NoError => Ok(raw_entries(sys::rd_kafka_group_result_partitions(group))),
             error => Err(error),
         }
     }
@@ -140,26 +144,20 @@ pub(in super::super) fn members_of<C: ClientContext>(
             sys::rd_kafka_DescribeConsumerGroups(native, [name.as_ptr()].as_mut_ptr(), 1, options, answers);
         })?;
         let result = sys::rd_kafka_event_DescribeConsumerGroups_result(answer.0);
-        let mut count = 0;
-        let groups = match result.is_null() {
-            true => ptr::null_mut(),
-            false => sys::rd_kafka_DescribeConsumerGroups_result_groups(result, &mut count),
-        };
-        if count == 0 {
+        let Some(&group) = items(result, sys::rd_kafka_DescribeConsumerGroups_result_groups).first() else {
             return Ok(Vec::new());
-        }
-        match sys::rd_kafka_error_code(sys::rd_kafka_ConsumerGroupDescription_error(*groups)).into() {
+        };
+        match sys::rd_kafka_error_code(sys::rd_kafka_ConsumerGroupDescription_error(group)).into() {
             Code::NoError => {}
             Code::GroupIdNotFound => return Ok(Vec::new()),
             error => return Err(error),
         }
-        let text =
-            |text: *const c_char| if text.is_null() { "?".into() } else { CStr::from_ptr(text).to_string_lossy() };
+        let known = |pointer| text(pointer).unwrap_or("?".into());
         let member = |index| {
-            let member = sys::rd_kafka_ConsumerGroupDescription_member(*groups, index);
-            let client_id = text(sys::rd_kafka_MemberDescription_client_id(member));
-            format!("{client_id} at {}", text(sys::rd_kafka_MemberDescription_host(member)).trim_start_matches('/'))
+            let member = sys::rd_kafka_ConsumerGroupDescription_member(group, index);
+            let client_id = known(sys::rd_kafka_MemberDescription_client_id(member));
+            format!("{client_id} at {}", known(sys::rd_kafka_MemberDescription_host(member)).trim_start_matches('/'))
         };
-        Ok((0..sys::rd_kafka_ConsumerGroupDescription_member_count(*groups)).map(member).collect())
+        Ok((0..sys::rd_kafka_ConsumerGroupDescription_member_count(group)).map(member).collect())
     }
 }

@@ -12,7 +12,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::types::{RDKafkaRespErr, RDKafkaType};
 use rdkafka::{bindings as sys, error::KafkaError, error::RDKafkaErrorCode as Code, util::IntoOpaque as _};
 
-use super::{millis, set_token, set_token_failure};
+use super::{give_token, millis, text};
 
 /// A record that was handed to a producer.
 pub(in super::super) struct SentRecord<'a>(&'a sys::rd_kafka_message_t);
@@ -30,7 +30,7 @@ impl SentRecord<'_> {
 
     pub fn topic(&self) -> String {
         // SAFETY: a message of a producer keeps its topic, whose name is a C string that never changes.
-        unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(self.0.rkt)).to_string_lossy().into_owned() }
+        unsafe { text(sys::rd_kafka_topic_name(self.0.rkt)).unwrap_or_default().into_owned() }
     }
 
     /// Returns the tag with which the record was handed over.
@@ -80,7 +80,7 @@ unsafe extern "C" fn on_acknowledgement<C: Deliveries>(
 ) -> RDKafkaRespErr {
     // SAFETY: the message does not change before this returns; a client keeps its context until all its threads ended.
     let (message, context) = unsafe { (&*message, &*context.cast::<C>()) };
-    // Any other one is reported, or was not even taken.
+    // Any other one is reported, or was not even taken: brokers name broken records only beside an error of the batch.
     if message.err == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
         context.delivered(&SentRecord(message));
     }
@@ -95,9 +95,7 @@ pub(in super::super) fn serve<C: Deliveries>(client: &Client<C>, timeout: Durati
         let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
         let event = sys::rd_kafka_queue_poll(queue, millis(timeout));
         sys::rd_kafka_queue_destroy(queue);
-        let text = |text: *const c_char| {
-            if text.is_null() { "".into() } else { CStr::from_ptr(text).to_string_lossy() }
-        };
+        let known = |pointer| text(pointer).unwrap_or_default();
         // No event has the type 0.
         match sys::rd_kafka_event_type(event) {
             sys::RD_KAFKA_EVENT_DR => {
@@ -110,18 +108,15 @@ pub(in super::super) fn serve<C: Deliveries>(client: &Client<C>, timeout: Durati
             sys::RD_KAFKA_EVENT_LOG => {
                 let (mut facility, mut line, mut level) = (ptr::null(), ptr::null(), 0);
                 sys::rd_kafka_event_log(event, &mut facility, &mut line, &mut level);
-                client.context().log(log_level(level), text(facility).trim(), text(line).trim());
+                client.context().log(log_level(level), known(facility).trim(), known(line).trim());
             }
             sys::RD_KAFKA_EVENT_ERROR => {
                 let error = KafkaError::Global(sys::rd_kafka_event_error(event).into());
-                client.context().error(error, text(sys::rd_kafka_event_error_string(event)).trim());
+                client.context().error(error, known(sys::rd_kafka_event_error_string(event)).trim());
             }
             sys::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH => {
                 let config = text(sys::rd_kafka_event_config_string(event));
-                match client.context().generate_oauth_token(Some(&config)) {
-                    Ok(token) => set_token(client, &token),
-                    Err(reason) => set_token_failure(client, &reason.to_string()),
-                }
+                give_token(client, client.context().generate_oauth_token(config.as_deref()));
             }
             _ => {}
         }
