@@ -52,7 +52,10 @@ pub(in super::super) trait Deliveries: ClientContext {
 /// Makes the client of a producer. Another thread has to serve its events.
 pub(in super::super) fn producer<C: Deliveries>(config: &ClientConfig, context: C) -> Result<Client<C>, KafkaError> {
     let native = config.create_native_config()?;
-    let events = sys::RD_KAFKA_EVENT_DR | sys::RD_KAFKA_EVENT_ERROR | sys::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH;
+    let events = sys::RD_KAFKA_EVENT_DR
+        | sys::RD_KAFKA_EVENT_STATS
+        | sys::RD_KAFKA_EVENT_ERROR
+        | sys::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH;
     // SAFETY: the configuration is owned; the name is a C string, which is copied. The only error is that the function
     // is there already.
     unsafe {
@@ -109,6 +112,9 @@ pub(in super::super) fn serve<C: Deliveries>(client: &Client<C>, timeout: Durati
                 let (mut facility, mut line, mut level) = (ptr::null(), ptr::null(), 0);
                 sys::rd_kafka_event_log(event, &mut facility, &mut line, &mut level);
                 client.context().log(log_level(level), known(facility).trim(), known(line).trim());
+            }
+            sys::RD_KAFKA_EVENT_STATS => {
+                client.context().stats_raw(known(sys::rd_kafka_event_stats(event)).as_bytes());
             }
             sys::RD_KAFKA_EVENT_ERROR => {
                 let error = KafkaError::Global(sys::rd_kafka_event_error(event).into());
