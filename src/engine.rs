@@ -267,13 +267,18 @@ impl<'c> Engine<'c> {
 
     /// Gives up everything that was read from this consumer.
     fn forget_consumer(&mut self) {
+        self.lose_partitions();
+        self.rounds.round.drop_orphans(self.throttle);
+        // The admissions of the round that was given up never arrive, so no count has to wait for them.
+        self.job.handle.open.set_delivered(self.throttle.admitted());
+    }
+
+    /// Takes all partitions for lost to other members of the group.
+    fn lose_partitions(&mut self) {
         let assigned: Vec<_> = self.link.partitions.assigned().map(|(_, address)| address).collect();
         if !assigned.is_empty() {
             self.revoked(&assigned, true);
         }
-        self.rounds.round.drop_orphans(self.throttle);
-        // The admissions of the round that was given up never arrive, so no count has to wait for them.
-        self.job.handle.open.set_delivered(self.throttle.admitted());
     }
 
     /// Finishes the round. Delayed records stay uncommitted: the next owner reads them again.

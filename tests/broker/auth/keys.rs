@@ -23,7 +23,8 @@ pub struct Keys {
 
 impl Keys {
     /// Makes two certificate authorities, `ca` and `other-ca`; of the first one the certificates `broker`,
-    /// `elsewhere` (of another host), `expired` `watermaster` and `renewed` (of clients).
+    /// `elsewhere` (of another host), `expired`, `watermaster` and `renewed` (of clients), and of the other one `moved`
+    /// (of a client).
     pub fn new() -> Keys {
         let keys = Keys { dir: temporary_directory() };
         std::fs::write(keys.path("ca.conf"), AUTHORITY).expect("the folder can be written");
@@ -31,11 +32,11 @@ impl Keys {
         for name in ["ca", "other-ca"] {
             keys.new_key(name, &["-x509", "-days", "2", "-out", &format!("{name}.pem")]);
         }
-        keys.certify("broker", BROKERS, "20491231235959Z");
-        keys.certify("elsewhere", "DNS:kafka.elsewhere.example", "20491231235959Z");
-        keys.certify("expired", BROKERS, "20200102000000Z");
-        for client in ["watermaster", "renewed"] {
-            keys.certify(client, "DNS:watermaster", "20491231235959Z");
+        keys.certify("ca", "broker", BROKERS, "20491231235959Z");
+        keys.certify("ca", "elsewhere", "DNS:kafka.elsewhere.example", "20491231235959Z");
+        keys.certify("ca", "expired", BROKERS, "20200102000000Z");
+        for (authority, client) in [("ca", "watermaster"), ("ca", "renewed"), ("other-ca", "moved")] {
+            keys.certify(authority, client, "DNS:watermaster", "20491231235959Z");
         }
         keys
     }
@@ -50,11 +51,12 @@ impl Keys {
         self.openssl(&[&NEW_KEY[..], &["-subj", &subject, "-keyout", &key], options].concat(), "");
     }
 
-    fn certify(&self, name: &str, names: &str, until: &str) {
+    fn certify(&self, authority: &str, name: &str, names: &str, until: &str) {
+        let [signer, signer_key] = ["pem", "key"].map(|kind| format!("{authority}.{kind}"));
         let [request, certificate] = ["csr", "pem"].map(|kind| format!("{name}.{kind}"));
         self.new_key(name, &["-out", &request]);
         let dates = ["-startdate", "20200101000000Z", "-enddate", until];
-        let by = ["ca", "-batch", "-notext", "-config", "ca.conf", "-cert", "ca.pem", "-keyfile", "ca.key"];
+        let by = ["ca", "-batch", "-notext", "-config", "ca.conf", "-cert", &signer, "-keyfile", &signer_key];
         let files = ["-in", &request, "-out", &certificate];
         self.openssl_with(&[&by[..], &dates, &files].concat(), names, "");
         let read = |file: String| std::fs::read_to_string(self.path(&file)).expect("openssl wrote the file");

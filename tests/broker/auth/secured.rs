@@ -1,6 +1,7 @@
 //! A Kafka broker with a listener for each way to authenticate, and Kafka's own authorizer.
 
-use std::{ops::Deref, sync::Arc};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::keys::Keys;
 use crate::support::own_broker::{Listener, OwnBroker, free_ports};
@@ -67,5 +68,11 @@ impl Deref for Secured {
     type Target = OwnBroker;
     fn deref(&self) -> &OwnBroker {
         &self.own
+    }
+}
+
+impl DerefMut for Secured {
+    fn deref_mut(&mut self) -> &mut OwnBroker {
+        &mut self.own
     }
 }
