@@ -229,8 +229,8 @@ impl Engine<'_> {
         // A rebalance must not meet an open transaction, which is ended long before the group would expel the consumer.
         if waited > POLL_AFTER && !self.link.in_transaction() {
             self.serve_group(Duration::ZERO)?;
-            // Brokers may refuse the old secrets. Then outputs in flight never arrive, and the consumer hears no more of
-            // its group: the round would never end.
+            // Brokers may refuse the old secrets. Then outputs in flight never arrive, and the consumer hears no more
+            // of its group: the round would never end.
             if self.link.consumer.has_old_secrets() {
                 self.lose_partitions();
                 self.link.purge();
