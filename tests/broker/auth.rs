@@ -95,8 +95,7 @@ impl Login {
     /// Does as [`rig`](Login::rig), with a target of these timestamps.
     fn rig_with(&self, secured: &Secured, time: TargetTime) -> Rig {
         let rig = Rig::new(secured, &self.listener.to_lowercase(), 2, 4, time);
-        let required = permissions::required(&rig);
-        permissions::grant(secured, &required.iter().map(|permission| (self.user, permission)).collect::<Vec<_>>());
+        permissions::grant_required(secured, self.user, &rig);
         wait_for_grants(&self.config(&rig, secured));
         rig
     }

@@ -55,6 +55,11 @@ pub fn required(rig: &Rig) -> Vec<Permission> {
     all
 }
 
+/// Grants the documented permissions to a user.
+pub fn grant_required(broker: &Broker, user: &str, rig: &Rig) {
+    grant(broker, &required(rig).iter().map(|permission| (user, permission)).collect::<Vec<_>>());
+}
+
 /// Grants permissions to users.
 pub fn grant(broker: &Broker, grants: &[(&str, &Permission)]) {
     let mut request = Request::new(CREATE_ACLS, VERSION, "grants");

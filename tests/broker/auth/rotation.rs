@@ -122,7 +122,7 @@ fn renew_certificate(
     secured: &Secured, login: &Login, volume: &Volume, (refused, reason): (&[File], &str), renewed: &[File],
 ) {
     let rig = login.rig_with(secured, TargetTime::Append);
-    permissions::grant(secured, &permissions::required(&rig).iter().map(|one| ("CN=renewed", one)).collect::<Vec<_>>());
+    permissions::grant_required(secured, "CN=renewed", &rig);
     let config = login.config(&rig, secured);
     let rotate = |watermaster: &Watermaster| {
         volume.swap(refused);
@@ -208,8 +208,7 @@ mod long {
             let volume = Volume::new(&old);
             let login = Login { delivery, ..with_pair(&secured, &volume) };
             let rig = login.rig(&secured);
-            let required = permissions::required(&rig);
-            permissions::grant(&secured, &required.iter().map(|one| ("CN=moved", one)).collect::<Vec<_>>());
+            permissions::grant_required(&secured, "CN=moved", &rig);
             let mut config = login.config(&rig, &secured);
             config.kafka = format!("group_protocol = {protocol:?}\n{}", config.kafka);
             let mut watermaster = Watermaster::spawn_with(&config, &["--watch"]);
