@@ -152,18 +152,17 @@ impl Engine<'_> {
     /// or connects with old secrets. The other clients are replaced with it then.
     pub(super) fn needs_consumer(&mut self, now: Time) -> Result<bool, StopCause> {
         self.renew_logins();
-        if self.contact.reads_anew {
-            self.reporter.counts.consumer_recreations += 1;
-            return Ok(true);
-        }
-        if !self.link.consumer.has_old_secrets() {
+        let secrets_changed = self.link.consumer.has_old_secrets();
+        if !secrets_changed && !self.contact.reads_anew {
             return Ok(self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter));
         }
-        info!(service = self.job.service.name, "the secrets have changed: making new clients");
         self.reporter.counts.consumer_recreations += 1;
-        self.link.replace().map_err(|error| StopCause::Delivery(FatalError::NoProducer(error)))?;
-        if let Some(group) = self.group {
-            group.reconnect(self.clock, self.throttle);
+        if secrets_changed {
+            info!(service = self.job.service.name, "the secrets have changed: making new clients");
+            self.link.replace().map_err(|error| StopCause::Delivery(FatalError::NoProducer(error)))?;
+            if let Some(group) = self.group {
+                group.reconnect(self.clock, self.throttle);
+            }
         }
         Ok(true)
     }
