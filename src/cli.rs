@@ -95,7 +95,7 @@ enum Command {
     Trace(TraceArgs),
     /// Show what another capacity, mode or lending would have meant for the records of a trace
     Simulate(SimulateArgs),
-    /// Explain which rule decides for a client
+    /// List, put, delete and explain the rules of a running instance: weights, limits and holds for a time
     Rules(RulesArgs),
     /// List, show, export and send again the dead letters of a service
     Dlq(DlqArgs),

@@ -169,7 +169,8 @@ impl Configuration {
         Some(candidate.map(|Candidate { config, changes, .. }| {
             let renewed = renewed(&before, &config);
             let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
-            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle)
+            let warnings = config.warnings.iter().map(ToString::to_string).collect();
+            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle, warnings)
         }))
     }
 
@@ -240,6 +241,7 @@ impl Configuration {
         let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
         self.apply(&before.settings, &config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
+        let warnings = config.warnings.iter().map(ToString::to_string).collect();
         let changes = described(&changes, &renewed);
         changes.iter().for_each(|change| log(change, by));
         info!(configuration = hash, changes = changes.len(), by, "the configuration is reloaded");
@@ -251,7 +253,7 @@ impl Configuration {
         state.past.truncate(KEPT_CHANGES);
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
         (state.config, state.hash, state.last, state.names) = (config, hash.clone(), last, names);
-        Ok(ReloadView::new(hash, false, changes, next_cycle))
+        Ok(ReloadView::new(hash, false, changes, next_cycle, warnings))
     }
 
     /// Asks the brokers about services that are new or have new sources; `None` if no broker answers.

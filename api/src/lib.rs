@@ -45,12 +45,17 @@ pub struct ReloadView {
     pub changes: Vec<ChangeView>,
     /// The effect on each service with another policy.
     pub next_cycle: Vec<NextCycle>,
+    /// The warnings of the configuration, in words.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl ReloadView {
-    pub fn new(hash: String, dry_run: bool, changes: Vec<ChangeView>, next_cycle: Vec<NextCycle>) -> ReloadView {
+    pub fn new(
+        hash: String, dry_run: bool, changes: Vec<ChangeView>, next_cycle: Vec<NextCycle>, warnings: Vec<String>,
+    ) -> ReloadView {
         let changed = changes.iter().map(|change| change.key.clone()).collect();
-        ReloadView { hash, dry_run, changed, changes, next_cycle }
+        ReloadView { hash, dry_run, changed, changes, next_cycle, warnings }
     }
 }
 
@@ -244,6 +249,9 @@ pub struct ClientView {
     pub wants: u64,
     pub default_share: f64,
     pub granted: u64,
+    /// A rule holds the client or its group: nothing is admitted. Missing if it is false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     #[serde(flatten)]
     pub done: DecisionsView,
     pub lent: f64,
@@ -442,6 +450,9 @@ pub struct ClientDetail {
     pub delays: DelaysView,
     /// The delays that enforcing would have given, in shadow mode.
     pub shadow_delays: DelaysView,
+    /// The rules that decide now, where one client was asked for; missing in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explain: Option<ExplainView>,
 }
 
 /// Delays of admitted records. Quantiles are estimates from buckets; null without delays.

@@ -140,7 +140,7 @@ impl Policy {
             return (self.group_named(group), None);
         }
         let table = self.table_of(client);
-        if self.rules.are_tables_only() {
+        if !self.rules.set_groups() {
             return (table, None);
         }
         let rules = self.rules.for_client(client, self.rules_at_ms);

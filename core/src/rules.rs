@@ -16,6 +16,7 @@ mod rule;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use precedence::Reach;
 pub use precedence::{Advantage, FieldDecision, Rank};
 pub use rule::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget};
 
@@ -32,6 +33,8 @@ pub struct Rules {
     of_service: Vec<u32>,
     /// There are rules beside those of tables.
     beside_tables: bool,
+    /// There are rules that set the group of clients.
+    set_groups: bool,
 }
 
 impl Rules {
@@ -45,6 +48,7 @@ impl Rules {
             if rule.origin == Origin::File && replaced.contains(&rule.name) {
                 continue;
             }
+            rules.set_groups |= rule.effects.group.is_some();
             rules.index(&rule);
             rules.list.push(rule);
         }
@@ -67,6 +71,11 @@ impl Rules {
         }
     }
 
+    /// Returns whether a rule sets the group of clients.
+    pub(crate) fn set_groups(&self) -> bool {
+        self.set_groups
+    }
+
     /// Returns whether no rule stands beside those of the tables, so that the tables alone decide.
     pub fn are_tables_only(&self) -> bool {
         !self.beside_tables
@@ -77,15 +86,25 @@ impl Rules {
         self.list.iter()
     }
 
-    /// The rules that match a client and are valid at this time.
-    fn matching_client<'r>(&'r self, client: &'r str, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
-        let named = self.of_client.get(client).into_iter().flatten();
-        self.valid(named.chain(&self.of_clients), now_ms).filter(move |rule| rule.target.names_client(client))
+    /// The rules that match a client and are valid at this time, with the way in which they name it.
+    fn matching_client<'r>(&'r self, client: &'r str, now_ms: i64) -> impl Iterator<Item = (Reach, &'r Rule)> {
+        self.matching(&self.of_client, &self.of_clients, client, now_ms)
     }
 
-    fn matching_group<'r>(&'r self, group: &'r str, now_ms: i64) -> impl Iterator<Item = &'r Rule> {
-        let named = self.of_group.get(group).into_iter().flatten();
-        self.valid(named.chain(&self.of_groups), now_ms).filter(move |rule| rule.target.names_group(group))
+    fn matching_group<'r>(&'r self, group: &'r str, now_ms: i64) -> impl Iterator<Item = (Reach, &'r Rule)> {
+        self.matching(&self.of_group, &self.of_groups, group, now_ms)
+    }
+
+    /// Looks at no id of the rules that name the target by it: they may have a thousand each, and the question comes
+    /// for each client.
+    fn matching<'r>(
+        &'r self, by_id: &'r BTreeMap<Arc<str>, Vec<u32>>, with_patterns: &'r [u32], id: &'r str, now_ms: i64,
+    ) -> impl Iterator<Item = (Reach, &'r Rule)> {
+        let named = by_id.get(id).map_or(&[][..], Vec::as_slice);
+        let others = with_patterns.iter().filter(|place| named.binary_search(place).is_err());
+        let by_pattern = move |rule: &'r Rule| Some((rule.target.reach_by_pattern(id)?, rule));
+        let named = self.valid(named.iter(), now_ms).map(|rule| (Reach::Id, rule));
+        named.chain(self.valid(others, now_ms).filter_map(by_pattern))
     }
 
     fn valid<'r>(&'r self, places: impl Iterator<Item = &'r u32>, now_ms: i64) -> impl Iterator<Item = &'r Rule> {

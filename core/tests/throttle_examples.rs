@@ -497,6 +497,22 @@ fn a_full_round_leaves_evictions_to_the_next_one() {
     assert_eq!((rest, throttle.backlog().0), (789, 10));
 }
 
+/// The bug: a client that only a typing error had named kept its share for `client_idle_timeout` after the error was
+/// mended.
+#[test]
+fn a_client_without_records_is_forgotten_with_its_table() {
+    let mended = Policy { clients: vec![client("a", 1.0, None)], ..policy(100, SECOND) };
+    let wrong = [client("a", 1.0, None), client("b", 1.0, None), client("typo", 2.0, None)].to_vec();
+    let mut sim = Sim::new(Policy { clients: wrong, ..mended.clone() }, 1);
+    sim.read("a", 0);
+    sim.read("b", 0);
+    sim.run_for(SECOND);
+    sim.throttle.handle_policy(sim.now, mended);
+    sim.run_for(SECOND);
+    let known = ["a", "b", "typo"].map(|name| sim.throttle.client(name).is_some());
+    assert_eq!(known, [true, true, false], "a client with counts stays");
+}
+
 /// The bug: while a whole surplus was evicted in rounds of ten thousand records, no record was decided for seconds, and
 /// a client within its share was rejected as queue_full.
 #[test]

@@ -17,6 +17,7 @@ use watermaster_settings::Kafka;
 
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::login::Login;
+use crate::refusal::Explanations;
 use crate::topics::{SourcePartition, Topics};
 use crate::{assign, ffi};
 
@@ -30,8 +31,8 @@ const FETCH_BOUNDS: [(&str, &str); 3] =
 /// A question has no answer, or the answer is that a topic or group can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
-    Unreachable { bootstrap_servers: String, source: ClientError },
+    #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {why}")]
+    Unreachable { bootstrap_servers: String, why: String },
     #[error("topic {topic}: does not exist: create it")]
     MissingTopic { topic: String },
     #[error("topic {topic}: {code}")]
@@ -83,7 +84,7 @@ impl TopicFacts {
 /// A client that asks about any topic and any group, and reads records only to answer. It joins no group.
 pub struct Asker {
     pub(super) consumer: BaseConsumer<LoggingContext>,
-    bootstrap_servers: String,
+    kafka: Kafka,
     login: Login,
 }
 
@@ -131,8 +132,7 @@ impl Asker {
     }
 
     fn with(kafka: &Kafka, config: ClientConfig) -> Result<Asker, KafkaError> {
-        let (login, bootstrap_servers) = (Login::new(kafka), kafka.bootstrap_servers.clone());
-        Ok(Asker { consumer: client::consumer(&config)?, bootstrap_servers, login })
+        Ok(Asker { consumer: client::consumer(&config)?, kafka: kafka.clone(), login: Login::new(kafka) })
     }
 
     /// Returns true if secrets have changed that only another client takes.
@@ -152,8 +152,7 @@ impl Asker {
     /// # Errors
     /// No broker answers in time, or the topic can't be used.
     pub fn partitions(&self, topic: &str, timeout: Duration) -> Result<i32, AskError> {
-        let unreachable = |source| AskError::Unreachable { bootstrap_servers: self.bootstrap_servers.clone(), source };
-        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(unreachable)?;
+        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(|error| self.unreachable(&error))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
         let topic = topic.to_owned();
@@ -162,6 +161,16 @@ impl Asker {
             None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(AskError::MissingTopic { topic }),
             Some(code) => Err(AskError::RefusedTopic { topic, code }),
         }
+    }
+
+    /// Tells why no broker answered: the last error of a connection says more than that of the question.
+    fn unreachable(&self, error: &ClientError) -> AskError {
+        if self.consumer.assignment().is_ok_and(|partitions| partitions.count() == 0) {
+            self.prepare();
+        }
+        let last = self.consumer.context().last_error();
+        let why = last.map_or_else(|| error.to_string(), |last| Explanations::default().of(&self.kafka, &last));
+        AskError::Unreachable { bootstrap_servers: self.kafka.bootstrap_servers.clone(), why }
     }
 
     /// Returns the id of a topic, which no other topic of its name has; empty where the brokers tell none.

@@ -9,9 +9,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use watermaster_api::ClientsView;
+use watermaster_api::{ClientDetail, ClientsView, ExplainView};
 
+use super::rules::{policy_at, service_of};
 use super::{HttpRefusal, Served, find, refusal, view};
+use crate::clock;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
 
 /// The number of clients that are shown if the request names none, and the most that it may name.
@@ -133,10 +135,14 @@ pub(super) async fn client(
     let Ok(Path((service, name))) = path else {
         return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" })));
     };
-    let handle = find(&served.state, &service)?;
+    let (service, handle) = service_of(&served, &service)?;
     let find_client = move || {
         let snapshot = handle.cell.get();
-        let detail = snapshot.clients.find(&name).map(|client| view::detail(&snapshot, client));
+        let detail = snapshot.clients.find(&name).map(|client| {
+            let policy = policy_at(&service, &handle, &handle.rules.rules(), Some(&name), clock::wall_ms());
+            let explain = Some(ExplainView::of(&policy, Some(&name), None));
+            ClientDetail { explain, ..view::detail(&snapshot, client) }
+        });
         detail.ok_or_else(|| {
             let error = format!("service {:?} knows no client {name:?} now", handle.name);
             refusal(StatusCode::NOT_FOUND, json!({ "error": error, "known": snapshot.clients.known() }))

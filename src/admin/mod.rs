@@ -317,8 +317,7 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
             next.run(request).await
         }
         None => unauthorized(
-            "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]; SIGHUP \
-             reloads, too",
+            "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]",
         ),
     }
 }
@@ -333,7 +332,7 @@ async fn not_found() -> HttpRefusal {
 }
 
 async fn method_not_allowed() -> HttpRefusal {
-    refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path is read-only" }))
+    refusal(StatusCode::METHOD_NOT_ALLOWED, json!({ "error": "this path does not take this method" }))
 }
 
 /// Answers 200 while every engine's heartbeat is in time.

@@ -1,5 +1,6 @@
 //! The rules of a service: those in force, and changes of the rules of run time.
 
+use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +19,14 @@ use tracing::{info, warn};
 use watermaster_api::{
     ClientEffect, ExplainView, FieldView, RuleChangesView, RuleDryRun, RuleView, RulesView, TakenOver, rfc3339,
 };
+use watermaster_core::pattern::ClientPattern;
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{MAX_RULE_BYTES, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Rule, RuleTarget};
 use watermaster_core::scheduler::grants;
-use watermaster_settings::config::{instant, rule_of_json};
+use watermaster_settings::config::{MAX_DELAYS, instant, rule_of_json};
+use watermaster_settings::reader::similar;
 use watermaster_settings::{Role, Service};
 
 use super::pool::json_answer;
@@ -36,6 +39,9 @@ use crate::snapshot::ClientSnapshot;
 /// The most rules on a page, and the most clients of a dry run.
 const MAX_RULES: usize = 1_000;
 const MAX_CLIENTS: usize = 100;
+/// The most unknown clients that a warning names, and the most known ones that each is compared with.
+const MAX_WARNINGS: usize = 3;
+const MAX_COMPARED_CLIENTS: usize = 1_000;
 /// The longest wait for a change, beyond the time that the thread gives it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 /// The longest wait for the other instances, and the time between two looks.
@@ -89,7 +95,7 @@ fn no_utf8(_: PathRejection) -> HttpRefusal {
 }
 
 /// The service with this name and its handle.
-fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), HttpRefusal> {
+pub(super) fn service_of(served: &Served, name: &str) -> Result<(Service, ServiceHandle), HttpRefusal> {
     let handle = find(&served.state, name)?;
     let running = served.state.configuration.running();
     let found = running.into_iter().find(|(service, _)| service.name == name);
@@ -227,7 +233,9 @@ pub(super) async fn explain(
 }
 
 /// The policy of a service at a time, with rules of run time and with the groups of its known clients and of one more.
-fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64) -> Policy {
+pub(super) fn policy_at(
+    service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64,
+) -> Policy {
     let mut policy = with_run_time(&service.policy, rules);
     policy.meet_groups_of(handle.cell.get().clients.iter().map(|known| &*known.name).chain(client));
     let mut policy = policy.at(at);
@@ -264,16 +272,25 @@ async fn taken_over(handle: &ServiceHandle, wait: Duration) -> TakenOver {
     }
 }
 
-/// The versions that a request states.
-fn precondition(headers: &HeaderMap) -> Option<Precondition> {
+/// The versions that a request states. A rule of the file has the version "file" until one of run time replaces it.
+fn precondition(headers: &HeaderMap, in_file: bool) -> Result<Precondition, HttpRefusal> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let version = |text: &str| RuleVersion::parse(text.strip_prefix('"')?.strip_suffix('"')?);
-    match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
+    let stated = match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
         (Some("*"), None) => Some(Precondition::Present),
+        (Some("\"file\""), None) if in_file => Some(Precondition::Absent),
         (Some(stated), None) => version(stated).map(Precondition::Version),
         (None, Some("*")) => Some(Precondition::Absent),
         _ => None,
-    }
+    };
+    let is_any = [header::IF_MATCH, header::IF_NONE_MATCH].iter().any(|name| headers.contains_key(name));
+    stated.ok_or_else(|| {
+        let message = "state If-Match: \"VERSION\" or *, or If-None-Match: *";
+        match is_any {
+            true => bad_question(message),
+            false => refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message),
+        }
+    })
 }
 
 /// Puts or deletes a rule, or tells what that would change.
@@ -323,12 +340,18 @@ async fn change_rule(
     // A rule that is not understood here may be one for the service.
     let is_opaque = matches!(known, Some((_, Err(_))));
     let former = known.and_then(|(_, rule)| rule.ok()).or_else(|| in_file.clone());
+    let set_aside = in_file.as_ref().filter(|_| existed).cloned();
     let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
-    if (of_service(&parsed_rule) || of_service(&former) || is_opaque) && caller.role < Role::Operate && !query.dry_run {
+    let is_for_service = [&parsed_rule, &former, &set_aside].into_iter().any(of_service) || is_opaque;
+    if is_for_service && caller.role < Role::Operate && !query.dry_run {
         let message = "a rule for the service takes a token with the role operate";
         return Err(refused(StatusCode::FORBIDDEN, "forbidden", message));
     }
+    if let Some(rule) = &parsed_rule {
+        check_delays(rule, handle.rules.rules().iter().chain(service.policy.rules.iter()))?;
+    }
+    let unknown = parsed_rule.as_ref().map(|rule| unknown_clients(&handle, &rule.target)).unwrap_or_default();
     if query.dry_run {
         // A rule that begins later changes nothing now.
         let begins =
@@ -341,6 +364,7 @@ async fn change_rule(
             rules.extend(parsed_rule);
             let after = policy_at(&service, &handle, &rules, None, at);
             let mut effects = dry_run(&handle, &before, &after);
+            effects.warnings.extend(unknown);
             if let Some(begins) = begins {
                 effects.warnings.push(format!("this holds from {} on", rfc3339(begins.unsigned_abs())));
             }
@@ -353,10 +377,7 @@ async fn change_rule(
             json!({ "error": "invalid", "message": "until is over: the rule would have no effect", "field": "until" });
         return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
     }
-    let Some(mut precondition) = precondition(headers) else {
-        let message = "state If-Match: \"VERSION\" or *, or If-None-Match: *";
-        return Err(refused(StatusCode::PRECONDITION_REQUIRED, "precondition_required", message));
-    };
+    let mut precondition = precondition(headers, in_file.is_some())?;
     // Meanwhile it may become a rule for the service, which takes another role.
     if caller.role < Role::Operate
         && precondition == Precondition::Present
@@ -390,13 +411,42 @@ async fn change_rule(
         None => None,
     };
     let put = rule.map(|(rule, body)| KnownRule { version, by, at_ms, body, rule: Ok(rule) });
-    Ok(in_force(&handle, &name, version, put, existed, instances))
+    Ok(in_force(&handle, &name, (version, put), existed, instances, unknown))
+}
+
+/// Refuses a rule with one value of `max_delay` too many: the backlog has a list for each.
+fn check_delays<'r>(rule: &'r Rule, others: impl Iterator<Item = &'r Rule>) -> Result<(), HttpRefusal> {
+    let Some(delay) = rule.effects.max_delay else { return Ok(()) };
+    let others = others.filter(|other| other.name != rule.name).filter_map(|other| other.effects.max_delay);
+    let delays: HashSet<Duration> = others.collect();
+    if delays.len() < MAX_DELAYS || delays.contains(&delay) {
+        return Ok(());
+    }
+    let message =
+        format!("max_delay: the rules have {} different values, and at most {MAX_DELAYS} are allowed", delays.len());
+    let body = json!({ "error": "invalid", "message": message, "field": "max_delay" });
+    Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body))
+}
+
+/// Warns of clients that a rule names and that this instance does not know: it may be a typing error.
+fn unknown_clients(handle: &ServiceHandle, target: &RuleTarget) -> Vec<String> {
+    let RuleTarget::Clients { patterns, .. } = target else { return Vec::new() };
+    let snapshot = handle.cell.get();
+    let ids = patterns.iter().filter_map(ClientPattern::id).filter(|id| snapshot.clients.find(id).is_none());
+    let warning = |id: &str| {
+        let known = snapshot.clients.iter().take(MAX_COMPARED_CLIENTS).map(|client| &*client.name);
+        let like = similar(id, known).map(|like| format!(": did you mean {like:?}?")).unwrap_or_default();
+        format!("no client {id:?} is known here yet{like}")
+    };
+    let (ids, unknown): (Vec<_>, usize) = (ids.clone().take(MAX_WARNINGS).collect(), ids.count());
+    let more = (unknown > ids.len()).then(|| format!("{} more clients are not known here yet", unknown - ids.len()));
+    ids.into_iter().map(warning).chain(more).collect()
 }
 
 /// Reads the rule in a body, and its text.
 fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Result<(Rule, Box<str>), HttpRefusal> {
-    let is_json =
-        headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     if !is_json {
         let message = "the body is a rule in JSON: Content-Type: application/json";
         return Err(refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message));
@@ -404,10 +454,14 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
     let object: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
         refused(StatusCode::BAD_REQUEST, "not_json", format!("the body is no object of JSON: {error}"))
     })?;
+    if object.get("name").is_some_and(|own| own != name) {
+        let body = json!({ "error": "invalid", "message": "name is not the name in the path", "field": "name" });
+        return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
+    }
     let rule = rule_of_json(name, &object, service.rules_max_capacity).map_err(|errors| {
         let errors = errors.to_json();
         let body = json!({
-            "error": "invalid", "message": "the rule is refused; `errors` lists why",
+            "error": "invalid", "message": "the rule is refused",
             "field": errors[0]["key"], "errors": errors,
         });
         refusal(StatusCode::UNPROCESSABLE_ENTITY, body)
@@ -418,17 +472,17 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
 
 /// Answers a change that came in force with its own version, also if a later change has replaced it by now.
 fn in_force(
-    handle: &ServiceHandle, name: &str, version: RuleVersion, put: Option<KnownRule>, existed: bool,
-    instances: Option<TakenOver>,
+    handle: &ServiceHandle, name: &str, (version, put): (RuleVersion, Option<KnownRule>), existed: bool,
+    instances: Option<TakenOver>, mut warnings: Vec<String>,
 ) -> Response {
     let etag = [(header::ETAG, format!("\"{version}\""))];
     let Some(put) = put else { return (StatusCode::NO_CONTENT, etag).into_response() };
     let now = handle.rules.known().rules.get(name).map(|known| known.version);
-    let warnings = match now {
-        Some(now) if now == version => Vec::new(),
-        Some(now) => vec![format!("version {now} has replaced this one")],
-        None => vec!["the rule has been deleted since".to_owned()],
-    };
+    match now {
+        Some(now) if now == version => {}
+        Some(now) => warnings.insert(0, format!("version {now} has replaced this one")),
+        None => warnings.insert(0, "the rule has been deleted since".to_owned()),
+    }
     let view = RuleView { instances, warnings, ..run_time_view(name, &put, clock::wall_ms()) };
     if existed { (etag, Json(view)).into_response() } else { (StatusCode::CREATED, etag, Json(view)).into_response() }
 }
@@ -543,7 +597,7 @@ pub(super) fn dry_run(handle: &ServiceHandle, before: &Policy, after: &Policy) -
     }
     let mut warnings = Vec::new();
     if is_part {
-        warnings.push(format!("this instance grants {hold} of {whole} records in a cycle, the others the rest"));
+        warnings.push(format!("this instance grants {hold} of {whole} records in a cycle now"));
     }
     let enforcement = match (before.enforce, after.enforce) {
         (true, false) => Some("in shadow mode every record is admitted at once, also above the capacity"),

@@ -95,6 +95,7 @@ fn client(client: &ClientSnapshot) -> ClientView {
         wants,
         default_share,
         granted,
+        held: levels.is_held(),
         done: decisions(&client.counts, backlog),
         lent: levels.lent(),
         borrowed: levels.borrowed(),
@@ -121,6 +122,7 @@ pub(super) fn detail(service: &ServiceSnapshot, shown: &ClientSnapshot) -> Clien
         next_admission_seconds: shown.next_admission_seconds(service),
         delays: delays(&shown.counts.delays),
         shadow_delays: delays(&shown.shadow.delays),
+        explain: None,
     }
 }
 

@@ -114,7 +114,7 @@ pub fn reload(args: &ReloadArgs) -> Exit {
 
 /// Describes the changes, a line for each.
 fn described(view: &ReloadView) -> String {
-    let ReloadView { hash, dry_run, changes, next_cycle, .. } = view;
+    let ReloadView { hash, dry_run, changes, next_cycle, warnings, .. } = view;
     let change = |change: &ChangeView| {
         let ChangeView { key, service, from, to, origin, doubtful_factor } = change;
         let [from, to] = [from, to].map(|value| if value.is_null() { "not set".to_owned() } else { value.to_string() });
@@ -137,12 +137,14 @@ fn described(view: &ReloadView) -> String {
              before); none is wanted here now\n"
         )
     };
+    let warning = |warning: &String| format!("warning: {warning}\n");
     let end = match (changes.is_empty(), dry_run) {
         (true, _) => format!("nothing differs (hash {hash})"),
         (false, true) => format!("a dry run: nothing was taken over (hash {hash} afterwards)"),
         (false, false) => format!("taken over (hash {hash})"),
     };
-    changes.iter().map(change).chain(next_cycle.iter().map(effect)).chain([end]).collect()
+    let lines = changes.iter().map(change).chain(next_cycle.iter().map(effect)).chain(warnings.iter().map(warning));
+    lines.chain([end]).collect()
 }
 
 /// Reads the answer as JSON. Any other text becomes null.
@@ -194,7 +196,7 @@ mod tests {
             ),
         ];
         for (cycle, expected) in cases {
-            let view = ReloadView::new("a".to_owned(), false, Vec::new(), vec![cycle]);
+            let view = ReloadView::new("a".to_owned(), false, Vec::new(), vec![cycle], Vec::new());
             let said = described(&view);
             assert_eq!(said.lines().next(), Some(&*format!("service kyc: {expected}")), "{said}");
         }

@@ -20,7 +20,8 @@ const HELP_WIDTH: usize = 80;
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ
+    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ; rules, top: the
+    /// instance does not know the rule, the client or the service
     No = 1,
     /// the command line is wrong
     Usage = 2,
@@ -28,8 +29,8 @@ pub enum Exit {
     Changed = 3,
     /// rules put, rules rm: the outcome is unknown; the command can be repeated
     Unknown = 4,
-    /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload, top)
-    /// answered
+    /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload,
+    /// rules, top) answered
     Unreachable = 69,
     /// no service is left running: each met a fatal error; load, dlq, handover: the command did not do all that was
     /// asked for; each command: this is another librdkafka than the program was built for
@@ -101,6 +102,14 @@ pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Ser
         (None, [only]) => Ok(only),
         (None, _) => Err(ChoiceError::Needed { known: known() }),
     }
+}
+
+/// Parses a number that is not 0.
+///
+/// # Errors
+/// It is none, or too large.
+pub fn positive<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "allowed: a whole number, 1 or more")
 }
 
 /// Parses the name of a variant; `--help` lists all names.

@@ -163,8 +163,8 @@ impl EndpointError {
 
 fn advice(error: &ureq::Error) -> &'static str {
     match error {
-        ureq::Error::Io(why) if why.kind() == io::ErrorKind::ConnectionRefused => ": --url names another address",
-        _ if error.to_string().contains("certificate verify failed") => ": --cacert names the certificates to trust",
+        ureq::Error::Io(why) if why.kind() == io::ErrorKind::ConnectionRefused => " (--url chooses another instance)",
+        _ if error.to_string().contains("certificate verify failed") => " (--cacert names the certificates to trust)",
         _ => "",
     }
 }

@@ -9,8 +9,7 @@
 use std::cmp::Reverse;
 
 use super::Rules;
-use super::rule::{Field, Origin, Rule, RuleTarget};
-use crate::pattern::ClientPattern;
+use super::rule::{Field, Origin, Rule};
 
 /// The way in which a rule names its target, the narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,18 +42,12 @@ pub enum Advantage {
 impl<'r> Rank<'r> {
     /// The rank of a rule for a target that it matches.
     pub fn of(rule: &'r Rule, id: &str) -> Rank<'r> {
-        let patterns: &[ClientPattern] = match &rule.target {
-            RuleTarget::Clients { patterns, .. } | RuleTarget::Groups(patterns) => patterns,
-            RuleTarget::Service => &[],
-        };
-        let matching = patterns.iter().filter(|pattern| pattern.matches(id));
-        let reach = |pattern: &ClientPattern| match (pattern.id(), pattern.literal_characters()) {
-            (Some(_), _) => Reach::Id,
-            (None, 1..) => Reach::Pattern,
-            (None, 0) if matches!(rule.target, RuleTarget::Clients { in_groups: Some(_), .. }) => Reach::InGroups,
-            (None, 0) => Reach::All,
-        };
-        let reach = matching.map(reach).min().unwrap_or(Reach::All);
+        let by_id = rule.target.patterns().iter().any(|pattern| pattern.id() == Some(id));
+        let reach = if by_id { Some(Reach::Id) } else { rule.target.reach_by_pattern(id) };
+        Rank::with(reach.unwrap_or(Reach::All), rule)
+    }
+
+    fn with(reach: Reach, rule: &'r Rule) -> Rank<'r> {
         Rank { priority: Reverse(rule.priority), reach, origin: rule.origin, name: &rule.name }
     }
 
@@ -87,12 +80,10 @@ pub struct FieldDecision<'r> {
 pub(crate) struct RankedRules<'r>(Vec<&'r Rule>);
 
 impl<'r> RankedRules<'r> {
-    fn new(id: &str, rules: impl Iterator<Item = &'r Rule>) -> RankedRules<'r> {
-        let mut rules: Vec<_> = rules.collect();
-        rules.sort_by_cached_key(|rule| Rank::of(rule, id));
-        // A rule with an id and a pattern may be found by both.
-        rules.dedup_by(|one, other| std::ptr::eq(*one, *other));
-        RankedRules(rules)
+    fn new(rules: impl Iterator<Item = (Reach, &'r Rule)>) -> RankedRules<'r> {
+        let mut rules: Vec<_> = rules.map(|(reach, rule)| (Rank::with(reach, rule), rule)).collect();
+        rules.sort_unstable_by_key(|(rank, _)| *rank);
+        RankedRules(rules.into_iter().map(|(_, rule)| rule).collect())
     }
 
     /// The value of a field that the rules decide; `None` if none sets it.
@@ -115,22 +106,22 @@ impl<'r> RankedRules<'r> {
 impl Rules {
     /// The rules for a client, whichever group it belongs to.
     pub(crate) fn for_client<'r>(&'r self, client: &'r str, now_ms: i64) -> RankedRules<'r> {
-        RankedRules::new(client, self.matching_client(client, now_ms))
+        RankedRules::new(self.matching_client(client, now_ms))
     }
 
     /// The rules for a client in a group.
     pub(crate) fn for_client_in<'r>(&'r self, client: &'r str, group: Option<&str>, now_ms: i64) -> RankedRules<'r> {
-        let rules = self.matching_client(client, now_ms).filter(|rule| rule.target.takes_group(group));
-        RankedRules::new(client, rules)
+        let rules = self.matching_client(client, now_ms).filter(|(_, rule)| rule.target.takes_group(group));
+        RankedRules::new(rules)
     }
 
     /// The rules for a group.
     pub(crate) fn for_group<'r>(&'r self, group: &'r str, now_ms: i64) -> RankedRules<'r> {
-        RankedRules::new(group, self.matching_group(group, now_ms))
+        RankedRules::new(self.matching_group(group, now_ms))
     }
 
     /// The rules for the service.
     pub(crate) fn for_service(&self, now_ms: i64) -> RankedRules<'_> {
-        RankedRules::new("", self.valid(self.of_service.iter(), now_ms))
+        RankedRules::new(self.valid(self.of_service.iter(), now_ms).map(|rule| (Reach::All, rule)))
     }
 }

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
+use super::precedence::Reach;
 use crate::pattern::ClientPattern;
 use crate::units::{Limit, Weight};
 
@@ -54,6 +55,24 @@ impl RuleTarget {
     /// Returns whether a pattern of the target matches this client, whichever group it belongs to.
     pub fn names_client(&self, client: &str) -> bool {
         matches!(self, RuleTarget::Clients { patterns, .. } if patterns.iter().any(|pattern| pattern.matches(client)))
+    }
+
+    pub(super) fn patterns(&self) -> &[ClientPattern] {
+        match self {
+            RuleTarget::Clients { patterns, .. } | RuleTarget::Groups(patterns) => patterns,
+            RuleTarget::Service => &[],
+        }
+    }
+
+    /// Returns how the patterns of the target that stand for several ids name this one, if any does.
+    pub(super) fn reach_by_pattern(&self, id: &str) -> Option<Reach> {
+        let matching = self.patterns().iter().filter(|pattern| pattern.id().is_none() && pattern.matches(id));
+        let reach = |pattern: &ClientPattern| match pattern.literal_characters() {
+            1.. => Reach::Pattern,
+            0 if matches!(self, RuleTarget::Clients { in_groups: Some(_), .. }) => Reach::InGroups,
+            0 => Reach::All,
+        };
+        matching.map(reach).min()
     }
 
     /// Returns whether a pattern of the target matches this group.

@@ -125,6 +125,12 @@ impl Client {
         }
     }
 
+    /// Returns whether no record of the client ever came: it was only named, perhaps by a typing error.
+    pub(super) fn is_unused(&self) -> bool {
+        let Client { counts, shadow, arrivals, waiting, last_wants, .. } = self;
+        *counts == Counts::default() && *shadow == Counts::default() && arrivals + waiting + last_wants == 0
+    }
+
     /// Takes the values that rules decide for the client, if any rule stands beside the tables.
     pub(super) fn take_effects(&mut self, policy: &Policy, now: Time) {
         let Some(effects) = policy.effects_on(&self.name) else {

@@ -49,12 +49,16 @@ impl Registry {
     }
 
     /// Changes to the tables and rules of another policy. A client that is not configured any more stays with its
-    /// counts and its backlog, as an unlisted one. A limit keeps its debt. `since_cycle` is that of newcomers.
+    /// counts and its backlog, as an unlisted one; without any, it is forgotten when the cycle ends. A limit keeps its
+    /// debt. `since_cycle` is that of newcomers.
     pub(super) fn take_policy(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
         self.iter_mut().for_each(|client| client.configured = false);
         self.configure(policy, now, since_cycle);
         for client in self.slots.iter_mut().flatten() {
             client.take_effects(policy, now);
+            if !client.configured && client.is_unused() {
+                client.last_seen = Time::ZERO;
+            }
         }
         self.groups.change(policy, now);
         for client in self.slots.iter_mut().flatten() {

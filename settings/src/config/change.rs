@@ -17,6 +17,13 @@ const MOST_FACTOR: f64 = 2.0;
 /// The keys that tell the elements of a list apart. A source has one of the last two.
 const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
+/// A list or a table of tables, the key that each of its elements has, and the number of steps to an element.
+type Kind = (&'static str, &'static str, usize);
+const LISTS: [Kind; 4] =
+    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4), ("rule", NAMES[0], 4)];
+/// Tables that count without any key set.
+const TABLES: [Kind; 2] = [("client", "weight", 4), ("group", "weight", 4)];
+
 /// One difference between two configurations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
@@ -59,12 +66,16 @@ impl Config {
         for key in keys {
             let (old, new) = (before.get(key).copied(), after.get(key).copied());
             let [was, is] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
-            let Some(entry) = new.or(old).filter(|_| was != is) else { continue };
-            if let Some(depth) = changed_element(key, &before, &after) {
+            let Some(entry) = new.or(old) else { continue };
+            let kinds = if was == is { &TABLES[..] } else { &LISTS };
+            if let Some(depth) = changed_element(kinds, key, &before, &after) {
                 let element = entry.key.segments()[..depth].iter().cloned().collect();
                 let name = Some(Value::from(key.segments()[depth - 1].to_string()));
                 let (from, to) = if new.is_some() { (None, name) } else { (name, None) };
                 note(element, key, from, to, &entry.origin);
+                continue;
+            }
+            if was == is {
                 continue;
             }
             note(entry.key.clone(), key, was.cloned(), is.cloned(), &entry.origin);
@@ -145,18 +156,17 @@ fn needs_restart(
     }
 }
 
-/// Returns the number of steps to the service, token or source of a stable key that only one of the configurations has.
+/// Returns the number of steps to the element of a stable key, of one of these kinds, that only one of the
+/// configurations has.
 fn changed_element(
-    key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
+    kinds: &[Kind], key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
 ) -> Option<usize> {
     let segments = key.segments();
-    [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4), ("rule", NAMES[0], 4)]
-        .into_iter()
-        .find_map(|(list, name, depth)| {
-            let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
-            let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
-            (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
-        })
+    kinds.iter().find_map(|&(list, name, depth)| {
+        let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
+        let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
+        (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
+    })
 }
 
 /// Returns the entries by stable keys, in which services and sources have names for positions: positions shift when one

@@ -63,8 +63,18 @@ impl Effective {
     fn nest(&self, show: impl Fn(&Entry) -> Option<Value>) -> Value {
         let mut root = Value::Object(Map::new());
         for entry in &self.0 {
+            let segments = entry.key.segments();
             if let Some(value) = show(entry) {
-                *entry.key.segments().iter().fold(&mut root, descend) = value;
+                *segments.iter().fold(&mut root, descend) = value;
+            } else if let [table @ .., _] = segments
+                && let [.., Segment::Name(tables), Segment::Name(_)] = table
+                && matches!(tables.as_str(), "client" | "group")
+            {
+                // Such a table counts without any key set.
+                let table = table.iter().fold(&mut root, descend);
+                if table.is_null() {
+                    *table = json!({});
+                }
             }
         }
         root

@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 1_000;
 /// The most limits of a rule.
 const MAX_LIMITS: usize = 4;
 /// The most different longest waits in the rules of a service.
-const MAX_DELAYS: usize = 16;
+pub const MAX_DELAYS: usize = 16;
 const MAX_NOTE_BYTES: usize = 256;
 
 /// Reads the rules of a service, those of its tables included.
@@ -92,7 +92,14 @@ pub fn of_text(
         let rule = read(&reader.root(), Origin::RunTime, None);
         reader.finish(rule).map(|reading| reading.value)
     };
-    readers.into_iter().map(rule).collect()
+    let (mut rules, mut errors) = (Vec::new(), Vec::new());
+    for read in readers.into_iter().map(rule) {
+        match read {
+            Ok(rule) => rules.push(rule),
+            Err(refused) => errors.extend(refused),
+        }
+    }
+    if errors.is_empty() { Ok(rules) } else { Err(ConfigErrors::new(schema::RULE_SCHEMA.subject, errors)) }
 }
 
 /// Writes a rule as a request would.
@@ -223,13 +230,13 @@ fn effects(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Effects>
 /// Reads `limits`, or a single `limit`.
 fn limits(section: &Section<'_>) -> Option<Option<Vec<RuleLimit>>> {
     let one = section.table("limit");
-    if section.is_empty_list("limits") {
+    if section.is_empty_list("limits") && !one.is_written() {
         return Some(Some(Vec::new()));
     }
     let several = if section.is_set("limits") { section.tables("limits") } else { Vec::new() };
     match (one.is_written(), several.len()) {
         (false, 0) => Some(None),
-        (true, 0) => one_limit(&one).map(|limit| Some(vec![limit])),
+        (true, 0) if !section.is_empty_list("limits") => one_limit(&one).map(|limit| Some(vec![limit])),
         (false, 1..=MAX_LIMITS) => several.iter().map(one_limit).collect::<Option<Vec<_>>>().map(Some),
         (false, _) => {
             section.refuse("limits", format!("has {} limits", several.len()), format!("at most {MAX_LIMITS}"));

@@ -529,3 +529,20 @@ fn a_group_that_no_record_names_is_reported() {
         assert_eq!(warnings(place, source, tables), Vec::<String>::new(), "{place} {source}");
     }
 }
+
+/// The bug: a group without any key came and went without a change, and two instances with other groups had one hash.
+#[test]
+fn a_table_without_keys_is_a_change() {
+    let with = |tables: &str| read(&format!("{RIGHT}\n{tables}"), &[]).unwrap();
+    let table = "[service.group.gold]\nclients = [\"a\"]\n";
+    let (one, two) = (with(table), with(&format!("{table}[service.group.iron]\n[service.client.x]\n")));
+    let keys = |from: &Config, to: &Config| {
+        let changes = from.changes(to).unwrap();
+        changes.iter().map(|change| format!("{}: {:?}", change.key, change.to)).collect::<Vec<_>>()
+    };
+    let came = [r#"service[0].client.x: Some(String("x"))"#, r#"service[0].group.iron: Some(String("iron"))"#];
+    assert_eq!(keys(&one, &two), came);
+    assert_eq!(keys(&two, &one), ["service[0].client.x: None", "service[0].group.iron: None"]);
+    assert_ne!(one.effective.hash(), two.effective.hash());
+    assert!(keys(&one, &one).is_empty());
+}

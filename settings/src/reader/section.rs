@@ -128,19 +128,18 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Suggests keys in place of an unknown one: its name in other sections, or a name like it, here or elsewhere.
+    /// Suggests keys in place of an unknown one: a name like it here, its name in other sections, or else one like it
+    /// there.
     fn hint(&self, name: &str, known: &[&str]) -> String {
         let keys = self.reader.schema.keys();
         let homes = |name: &str| -> Vec<String> {
             let homes = keys.iter().filter(|(_, key)| key.name == name);
             homes.map(|(section, key)| section.child(key.name).to_string()).collect()
         };
-        let mut meant = homes(name);
+        let near = similar(name, known.iter().copied()).map(str::to_owned);
+        let mut meant: Vec<String> = near.into_iter().chain(homes(name)).collect();
         if meant.is_empty() {
-            meant = match similar(name, known.iter().copied()) {
-                Some(near) => vec![near.to_owned()],
-                None => similar(name, keys.iter().map(|(_, key)| key.name)).map(homes).unwrap_or_default(),
-            };
+            meant = similar(name, keys.iter().map(|(_, key)| key.name)).map(homes).unwrap_or_default();
         }
         if meant.is_empty() { String::new() } else { format!(" (did you mean {}?)", meant.join(" or ")) }
     }

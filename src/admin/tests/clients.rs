@@ -53,6 +53,16 @@ fn a_client_is_shown_with_its_waits_and_an_estimate() {
     );
 }
 
+/// `top` and scripts could not tell why a client got nothing.
+#[test]
+fn a_client_is_shown_with_the_rules_that_decide() {
+    let (_, client) = server().json(&format!("{CLIENTS}/credit-card"));
+    let fields = client["explain"]["fields"].as_array().unwrap();
+    let weight = fields.iter().find(|field| field["field"] == "weight").unwrap();
+    assert_eq!((&client["explain"]["client"], &weight["value"]), (&json!("credit-card"), &json!("1")), "{client}");
+    assert_eq!(server().json(CLIENTS).1["clients"][0].get("explain"), None, "a list stays short");
+}
+
 #[test]
 fn a_name_is_decoded_and_its_limit_bounds_the_estimate() {
     let (status, client) = server().json(&format!("{CLIENTS}/a%2Fb%20%25%3F%C3%A9"));

@@ -216,6 +216,45 @@ fn an_answer_has_the_version_of_its_own_change() {
     assert!(head.contains("204"), "{head}");
 }
 
+/// The ETag of a file's rule was refused as if none was stated.
+#[test]
+fn a_rule_of_the_file_is_replaced_by_its_etag() {
+    let server = server_with_rules();
+    let body = json!({ "name": "night", "clients": ["web"], "hold": false }).to_string();
+    let follow = |_: &ServiceHandle, order: RulesOrder| {
+        let RulesOrder::Write(request) = order else { panic!("a change") };
+        assert_eq!(request.write.precondition, Precondition::Absent);
+        request.answer.send(Ok(WriteOutcome::InForce(VERSIONS[0]))).unwrap();
+    };
+    let (head, _) = change(&server, "PUT", "night", "if-match: \"file\"", &body, follow);
+    assert!(head.starts_with("HTTP/1.1 201"), "{head}");
+    for (name, condition, status) in [("night", "if-match: W/\"1\"", 400), ("other", "if-match: \"file\"", 400)] {
+        let (head, _) = ask(&server, "PUT", name, condition, &body.replace("night", name));
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{condition}: {head}");
+    }
+    let (head, answer) = ask(&server, "PUT", "other", "if-none-match: *", &body);
+    assert!(head.starts_with("HTTP/1.1 422") && answer["field"] == "name", "{head} {answer}");
+}
+
+/// The bug: each rule of run time could have a `max_delay` of its own. Beyond 64 a record got the delay of another one,
+/// and the exported rules were refused as a file.
+#[test]
+fn run_time_has_no_more_values_of_max_delay_than_a_file() {
+    let server = server_with_rules();
+    let service = &server.state.services()[0];
+    let delay = |n: u64| json!({ "clients": [format!("c{n}")], "max_delay": format!("{n}s") });
+    let rules: Vec<_> = (1..=16).map(|n| (format!("r{n}"), delay(n))).collect();
+    let rules = rules.iter().map(|(name, body)| (name.as_str().into(), known(VERSIONS[0], Ok(rule(name, body)))));
+    service.rules.known().rules.extend(rules);
+    let (head, answer) = ask(&server, "PUT", "r17", "if-none-match: *", &delay(17).to_string());
+    assert!(head.starts_with("HTTP/1.1 422") && answer["field"] == "max_delay", "{head} {answer}");
+    for (name, seconds) in [("r1", 17), ("r18", 2)] {
+        let follow = |_: &ServiceHandle, order| in_force(order, VERSIONS[1]);
+        let (head, _) = change(&server, "PUT", name, "if-none-match: *", &delay(seconds).to_string(), follow);
+        assert!(head.starts_with("HTTP/1.1 20"), "{name}: {head}");
+    }
+}
+
 /// The fault: pages went on behind the last name, so a rule of run time that replaces one of the file was on none.
 #[test]
 fn a_page_does_not_end_between_two_rules_of_one_name() {

@@ -18,7 +18,7 @@ use super::plan::{Destination, Fate, FateRules, Parked};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
 use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs, total};
-use crate::cli::OutputArg;
+use crate::cli::{OutputArg, positive};
 use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
 
@@ -42,7 +42,7 @@ pub struct RedriveArgs {
     #[arg(long)]
     dry_run: bool,
     /// Send at most this many records a second
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<NonZeroU32>)]
     rate: Option<NonZeroU32>,
     /// The job, which goes on where it was interrupted, and after its end with later dead letters. The default is the
     /// job "default", or a new one if a selection is given

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use watermaster_api::{RuleDryRun, RuleView, RulesView, TakenOver};
 use watermaster_core::units::LAST_MS;
@@ -23,9 +24,9 @@ pub struct InstanceArgs {
     instance: UrlArg,
     #[command(flatten)]
     token: TokenArg,
-    /// The service; may be omitted if the instance has only one
+    /// The service; may be omitted if there is only one
     #[arg(long, value_name = "NAME")]
-    service: Option<String>,
+    pub(super) service: Option<String>,
 }
 
 /// Arguments of `ls`.
@@ -66,14 +67,14 @@ pub struct PutArgs {
     /// With --file: delete the rules of run time that are not in it, once all that are in it were put
     #[arg(long, requires = "file")]
     prune: bool,
-    /// The clients: ids, or patterns with * (repeatable)
-    #[arg(long, value_name = "ID")]
+    /// The clients: ids, or patterns with * (repeatable, or with commas)
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
     clients: Vec<String>,
-    /// Only clients in these groups (repeatable)
-    #[arg(long, value_name = "ID", requires = "clients")]
+    /// Only clients in these groups (repeatable, or with commas)
+    #[arg(long, value_name = "ID", requires = "clients", value_delimiter = ',')]
     in_groups: Vec<String>,
-    /// The groups (repeatable)
-    #[arg(long, value_name = "ID", conflicts_with = "clients")]
+    /// The groups (repeatable, or with commas)
+    #[arg(long, value_name = "ID", conflicts_with = "clients", value_delimiter = ',')]
     groups: Vec<String>,
     /// Fields of the rule: KEY=VALUE, such as weight=2, hold=true or limit.rate=20 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
@@ -138,7 +139,7 @@ pub struct AcceptLossArgs {
 
 /// A command on rules failed.
 #[derive(Debug, thiserror::Error)]
-enum RulesError {
+pub(super) enum RulesError {
     #[error("{0}")]
     Arguments(String),
     #[error("{url}: {source}")]
@@ -147,12 +148,14 @@ enum RulesError {
     Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),
+    #[error("no rule of run time has the name {0:?}")]
+    NoRule(String),
     #[error("{message}")]
     Refused { status: u16, message: String },
 }
 
 impl RulesError {
-    fn exit(&self) -> Exit {
+    pub(super) fn exit(&self) -> Exit {
         match self {
             RulesError::Arguments(_) => Exit::Usage,
             RulesError::Endpoint { source, .. } => source.exit(),
@@ -161,21 +164,22 @@ impl RulesError {
             RulesError::Refused { status: 412, .. } => Exit::Changed,
             // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
             RulesError::Refused { status: 502 | 504, .. } => Exit::Unknown,
-            RulesError::Refused { status: 404 | 500.., .. } => Exit::Unreachable,
+            RulesError::NoRule(_) | RulesError::Refused { status: 404, .. } => Exit::No,
+            RulesError::Refused { status: 500.., .. } => Exit::Unreachable,
             RulesError::Refused { .. } => Exit::Config,
         }
     }
 }
 
 /// A running instance, and the service that is meant.
-struct RulesInstance {
+pub(super) struct RulesInstance {
     endpoint: Endpoint,
     url: String,
     service: String,
 }
 
 impl RulesInstance {
-    fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
+    pub(super) fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
         let arguments = |error: &dyn std::fmt::Display| RulesError::File(error.to_string());
         let token = args.token.read().map_err(|error| arguments(&error))?;
         let endpoint = args.instance.endpoint(token.as_deref()).map_err(|error| arguments(&error))?;
@@ -220,13 +224,19 @@ impl RulesInstance {
         format!("/v1/services/{}/rules{rest}", percent_encoded(&self.service))
     }
 
+    /// Reads a view of the service.
+    pub(super) fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, RulesError> {
+        let path = format!("/v1/services/{}/{path}", percent_encoded(&self.service));
+        let (_, answer) = self.asked(self.endpoint.get(&path))?;
+        serde_json::from_value(answer).map_err(|error| {
+            RulesError::File(format!("{}: no answer of a watermaster of this version: {error}", self.url))
+        })
+    }
+
     fn rules(&self, query: &str) -> Result<Vec<RuleView>, RulesError> {
         let (mut all, mut after) = (Vec::new(), String::new());
         loop {
-            let path = self.path(&format!("?after={}{query}", percent_encoded(&after)));
-            let (_, answer) = self.asked(self.endpoint.get(&path))?;
-            let page: RulesView = serde_json::from_value(answer)
-                .map_err(|error| RulesError::File(format!("{}: the answer is no list of rules: {error}", self.url)))?;
+            let page: RulesView = self.read(&format!("rules?after={}{query}", percent_encoded(&after)))?;
             all.extend(page.rules);
             match page.next {
                 Some(next) => after = next,
@@ -246,10 +256,11 @@ impl RulesInstance {
         };
         let path = self.path(&format!("/{}{query}", percent_encoded(name)));
         let in_force = match if_match {
-            Some(stated) => Some(stated.to_owned()),
+            Some(stated) => Some(stated.trim_matches('"').to_owned()),
             None if dry_run => None,
             None => self.version(name)?,
         };
+        let is_missing = in_force.is_none() && body.is_none();
         let condition = match in_force {
             Some(version) => ("if-match", format!("\"{version}\"")),
             None if body.is_some() => ("if-none-match", "*".to_owned()),
@@ -259,7 +270,10 @@ impl RulesInstance {
             Err(source) if !dry_run && source.may_have_arrived() => {
                 Err(RulesError::Unanswered { url: self.url.clone(), source })
             }
-            reply => self.asked(reply),
+            reply => match self.asked(reply) {
+                Err(RulesError::Refused { status: 412, .. }) if is_missing => Err(RulesError::NoRule(name.to_owned())),
+                answer => answer,
+            },
         }
     }
 
@@ -371,7 +385,9 @@ fn told(answer: &Value, dry_run: bool) -> String {
         let name = answer["name"].as_str().unwrap_or_default();
         let instances = serde_json::from_value(answer["instances"].clone());
         let instances = instances.map(|TakenOver { live, same_rules }| format!(" at {same_rules} of {live} instances"));
-        return format!("{name} is in force{}, version {etag}", instances.unwrap_or_default());
+        let warnings = answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let warnings: String = warnings.map(|warning| format!("\nwarning: {warning}")).collect();
+        return format!("{name} is in force{}, version {etag}{warnings}", instances.unwrap_or_default());
     }
     let Ok(RuleDryRun { changed, clients, warnings, .. }) = serde_json::from_value(answer.clone()) else {
         return answer.to_string();
@@ -628,7 +644,7 @@ mod tests {
     #[test]
     fn a_proxy_without_its_instance_is_no_wrong_configuration() {
         let exit = |status| RulesError::Refused { status, message: String::new() }.exit() as u8;
-        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::Unreachable), (500, Exit::Unreachable)];
+        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::No), (500, Exit::Unreachable)];
         let unknown = [(502, Exit::Unknown), (503, Exit::Unreachable), (504, Exit::Unknown)];
         for (status, code) in expected.into_iter().chain(unknown) {
             assert_eq!(exit(status), code as u8, "{status}");

@@ -2,11 +2,15 @@
 
 use std::time::SystemTime;
 
+use std::path::PathBuf;
+
 use clap::Args;
-use watermaster_api::{ExplainView, FieldView, RuleRef};
+use watermaster_api::{ExplainView, FieldView, RuleRef, rfc3339};
 use watermaster_settings::{Service, config::instant};
 
+use super::changes::{InstanceArgs, RulesError, RulesInstance};
 use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail};
+use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
 /// Arguments of the command.
@@ -20,10 +24,10 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "client")]
     group: Option<String>,
     #[command(flatten)]
-    file: ConfigFile,
-    /// The service; may be omitted if the configuration has only one
-    #[arg(long, value_name = "NAME")]
-    service: Option<String>,
+    instance: InstanceArgs,
+    /// Explain a configuration (TOML, or a folder with *.toml) in place of an instance: without rules of run time
+    #[arg(long = "config", value_name = "FILE", conflicts_with_all = ["url", "cacert", "token_file"])]
+    files: Vec<PathBuf>,
     /// The time to explain; now by default
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<i64>,
@@ -38,17 +42,33 @@ fn at(text: &str) -> Result<i64, &'static str> {
 
 /// Prints the values and the rules that gave them.
 pub fn run(args: &ExplainArgs) -> Exit {
-    let config = match args.file.load() {
+    if args.files.is_empty() {
+        return match asked(args) {
+            Ok(view) => shown(args, &view),
+            Err(error) => fail(error.exit(), &error),
+        };
+    }
+    let config = match (ConfigFile { paths: args.files.clone() }).load() {
         Ok(config) => config,
         Err(errors) => return fail(Exit::Config, errors),
     };
-    let service = match choose(&config.settings.services, args.service.as_deref()) {
-        Ok(service) => service,
-        Err(error) => return fail(Exit::Usage, error),
-    };
-    let view = explained(service, args);
-    args.output.show(&view, || text(&view));
+    match choose(&config.settings.services, args.instance.service.as_deref()) {
+        Ok(service) => shown(args, &explained(service, args)),
+        Err(error) => fail(Exit::Usage, error),
+    }
+}
+
+fn shown(args: &ExplainArgs, view: &ExplainView) -> Exit {
+    args.output.show(view, || text(view));
     Exit::Done
+}
+
+/// Asks the instance, which has the rules of run time as well.
+fn asked(args: &ExplainArgs) -> Result<ExplainView, RulesError> {
+    let at = args.at.map(|at| rfc3339(u64::try_from(at).unwrap_or_default()));
+    let parts = [("client", &args.client), ("group", &args.group), ("at", &at)];
+    let query = parts.iter().filter_map(|(key, value)| Some(format!("{key}={}", percent_encoded(value.as_ref()?))));
+    RulesInstance::new(&args.instance)?.read(&format!("explain?{}", query.collect::<Vec<_>>().join("&")))
 }
 
 fn explained(service: &Service, args: &ExplainArgs) -> ExplainView {

@@ -29,14 +29,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::rules;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, OutputArg, choose, fail, variant};
+use crate::cli::{ChoiceError, ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::sources::{self, ServiceError};
@@ -57,6 +57,7 @@ const MAX_SPAN_MS: u64 = 10 * 366 * 24 * 3_600_000;
 /// Arguments of the command.
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("../help/simulate.txt").trim_end())]
+#[command(group = ArgGroup::new("records").required(true).args(["trace", "scenario"]))]
 pub struct SimulateArgs {
     #[command(flatten)]
     file: ConfigFile,
@@ -67,10 +68,10 @@ pub struct SimulateArgs {
     #[arg(long, conflicts_with = "rules")]
     without_rules: bool,
     /// The trace, or a CSV: ms,client,partition,bytes
-    #[arg(long, value_name = "FILE", required_unless_present = "scenario")]
+    #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Simulate the records that `watermaster load` would send for this scenario, and the retries of its clients
-    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// The service; may be omitted if the trace or the configuration names only one
     #[arg(long, value_name = "NAME")]
@@ -125,7 +126,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = step)]
     step: Duration,
     /// The number of simulations at a time; the number of processors by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<NonZeroUsize>)]
     jobs: Option<NonZeroUsize>,
     /// Print no more clients than this, those with the longest delays and the most rejections first
     #[arg(long, value_name = "N", default_value = "10")]

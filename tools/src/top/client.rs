@@ -1,6 +1,6 @@
 //! One client in detail, as `GET /v1/services/{name}/clients/{client}` shows it.
 
-use watermaster_api::{ClientDetail, ClientView};
+use watermaster_api::{ClientDetail, ClientView, ExplainView, FieldView};
 
 use super::fetch::FoundClient;
 use crate::format::{decimal, printable, seconds};
@@ -14,8 +14,9 @@ pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
         Some(time) => format!("goes in about {}", seconds(time)),
     };
     let ClientDetail { client, admitted_in_cycle, admitted_in_last_cycle, backlog_bytes, .. } = detail;
-    let ClientView { name, group, wants, granted, default_share, done, oldest_seconds, .. } = client;
+    let ClientView { name, group, wants, granted, held, default_share, done, oldest_seconds, .. } = client;
     let group = group.as_ref().map(|group| format!(", in the group {}", printable(group))).unwrap_or_default();
+    let granted = if *held { "none, it is held".to_owned() } else { granted.to_string() };
     let (share, used) = (decimal(*default_share), decimal(detail.used_ratio * 100.0));
     let mut lines = vec![
         format!("{} of {}{group}", printable(name), printable(service)),
@@ -26,6 +27,15 @@ pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
         format!("backlog    {} records, {backlog_bytes} bytes, oldest {}", done.backlog, seconds(*oldest_seconds)),
         format!("next       a record that is sent now {next}"),
     ];
+    let deciding = |field: &FieldView| {
+        let rule = field.rule.as_ref()?;
+        Some(format!("{} {} ({})", field.field, printable(&field.value), printable(&rule.name)))
+    };
+    if let Some(ExplainView { fields, of_group, .. }) = &detail.explain {
+        let ours: Vec<_> = fields.iter().filter_map(deciding).collect();
+        let groups: Vec<_> = of_group.iter().filter_map(deciding).map(|rule| format!("of the group: {rule}")).collect();
+        lines.extend([ours, groups].concat().iter().map(|rule| format!("rule       {rule}")));
+    }
     let shadow = client.shadow.rejected_total();
     if shadow > 0 || client.shadow.delayed > 0 {
         let delayed = client.shadow.delayed;
@@ -67,6 +77,20 @@ own limit  none
 backlog    6334 records, 633400 bytes, oldest 4.2 s
 next       a record that is sent now goes in about 88 s
 delays     8462 records, p50 3.1 s, p99 4 s, longest 4.2 s";
-        assert_eq!(plain(&FoundClient { service: "kyc".to_owned(), detail }), expected);
+        let mut found = FoundClient { service: "kyc".to_owned(), detail };
+        assert_eq!(plain(&found), expected);
+
+        let rule = json!({ "name": "night", "origin": "run_time", "priority": 0, "value": "true" });
+        let none = json!({ "field": "weight", "value": "1", "rule": null, "why": "no rule sets it", "losers": [] });
+        let hold = json!({ "field": "hold", "value": "true", "rule": rule, "why": "no other", "losers": [] });
+        let explain = json!({ "at": "", "client": "credit-card", "group": "cards", "fields": [none, hold],
+            "of_group": [hold], "of_service": [] });
+        found.detail.explain = Some(serde_json::from_value(explain).unwrap());
+        found.detail.client.held = true;
+        let text = plain(&found);
+        for line in ["granted    none, it is held, default share 50", "rule       hold true (night)"] {
+            assert!(text.lines().any(|shown| shown == line), "{text}");
+        }
+        assert!(text.contains("\nrule       of the group: hold true (night)\n") && !text.contains("weight"), "{text}");
     }
 }

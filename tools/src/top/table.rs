@@ -27,7 +27,7 @@ const fn column(
 
 static COLUMNS: [Column; 7] = [
     column("wants", 4, |_, client| Some(client.view.wants as f64), count),
-    column("granted", 6, |_, client| Some(client.view.granted as f64), count),
+    column(GRANTED, 6, |_, client| Some(client.view.granted as f64), count),
     column("share", 1, |_, client| Some(client.view.granted as f64 - client.view.default_share), lends_or_borrows),
     column("admit/s", 5, |_, client| Some(client.per_second?.admitted), rate),
     column("delay/s", 2, |_, client| Some(client.per_second?.delayed), rate),
@@ -47,6 +47,8 @@ fn rate(per_second: f64) -> String {
     }
 }
 
+/// Title of the column that marks clients that a rule holds.
+const GRANTED: &str = "granted";
 /// Title of the column of names.
 const NAME: &str = "client";
 /// Longer names are shortened to this width if there is no room.
@@ -86,7 +88,10 @@ type Cells = (u8, Vec<String>);
 /// Returns the lines of the table of clients, the titles first, no wider than `width`.
 pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: usize) -> Vec<String> {
     let cells_of = |Column { title, worth, value, shown }: &Column| {
-        let cells = rows.iter().map(|(_, client)| value(service, client).map_or("-".to_owned(), shown));
+        let cells = rows.iter().map(|(_, client)| match value(service, client) {
+            _ if client.view.held && *title == GRANTED => "held".to_owned(),
+            value => value.map_or("-".to_owned(), shown),
+        });
         (*worth, iter::once((*title).to_owned()).chain(cells).collect())
     };
     let names = rows.iter().map(|(_, client)| client.view.name.as_str());
@@ -190,6 +195,17 @@ credit-card    6350      72 borrows 22      72     401        0    6334
 home-loan        52      50          -      50       0        0       0
 personal-loan    43      43    lends 7      43       0        0       0";
         assert_eq!(text(&moment(), Sort::default(), usize::MAX), expected);
+    }
+
+    #[test]
+    fn a_held_client_has_no_grant() {
+        let mut moment = moment();
+        moment.clients[1].view.held = true;
+        let table = text(&moment, Sort::default(), usize::MAX);
+        assert_eq!(
+            table.lines().nth(2).unwrap(),
+            "credit-card    6350    held borrows 22      72     401        0    6334"
+        );
     }
 
     #[test]

@@ -115,6 +115,10 @@ fn a_wrong_rule_is_refused_with_its_reason() {
         ),
         ("name = \"r\"\nclients = [\"a\"]", "service[0].rule[0].name (service kyc) names a rule without any effect"),
         (
+            "name = \"r\"\nclients = [\"a\"]\nlimit = { rate = 1 }\nlimits = []",
+            "service[0].rule[0].limit (service kyc) stands beside limits",
+        ),
+        (
             "name = \"r\"\nclients = [\"a\"]\ncapacity = 5",
             "service[0].rule[0].capacity (service kyc) is no field of a rule for clients",
         ),
