@@ -84,6 +84,9 @@ fn keeps_sending(client: &ClientSnapshot) -> bool {
     client.levels.wants > 0 && arrived > client.levels.wants
 }
 
+/// The most labels of configured clients: each has some sixty series, and rules of run time may list 100 000 clients.
+const MAX_CONFIGURED: usize = 10_000;
+
 /// The labels of one service.
 #[derive(Debug)]
 pub(super) struct ClientLabels {
@@ -149,7 +152,7 @@ impl ClientLabels {
         }
         if !self.labels.contains_key(&client.name) {
             let has_room = self.labels.len() < self.max_labels;
-            if !has_room && !client.configured {
+            if !has_room && (!client.configured || self.labels.len() >= MAX_CONFIGURED) {
                 return None;
             }
             // Without room, the client was perhaps part of `_other` before it was configured. Its counts stay there.

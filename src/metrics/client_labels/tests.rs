@@ -176,6 +176,16 @@ proptest! {
     }
 }
 
+/// The fault: a hundred rules of run time made a page of six million lines.
+#[test]
+fn very_many_configured_clients_share_a_label() {
+    let client = |id| ClientSnapshot { name: format!("c{id:05}").into(), configured: true, ..Default::default() };
+    let clients = (0..MAX_CONFIGURED + 5).map(client).collect();
+    let mut labels = ClientLabels::new(200, []);
+    labels.update(&ServiceSnapshot { clients, ..ServiceSnapshot::default() });
+    assert_eq!(labels.iter().count(), MAX_CONFIGURED + 1);
+}
+
 #[test]
 fn a_client_that_returns_continues_its_counters() {
     let mut registry = Registry::default();

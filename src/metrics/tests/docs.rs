@@ -63,7 +63,7 @@ fn push_labels(page: &mut String) {
 | label | values |
 |---|---|
 | `service` | the name of the service |
-| `client` | Each configured client has a label. Of the other clients, the first `admin.metrics_clients` \
+| `client` | Each configured client has a label, of 10 000 at most. Of the other clients, the first `admin.metrics_clients` \
 of a service get one. Later, a client that keeps sending takes over the label of the unlisted client that has been \
 idle longest, for at least two cycles. `_other` counts all other clients, \
 records of no client, and clients that lost their label. |
