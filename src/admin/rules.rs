@@ -32,7 +32,7 @@ use watermaster_settings::{Role, Service};
 use super::pool::json_answer;
 use super::{Caller, HttpRefusal, Served, find, refusal};
 use crate::clock;
-use crate::rules::{KnownRule, KnownRules, LogState, RuleRequest, RulesOrder, with_run_time};
+use crate::rules::{KnownRule, KnownRules, LogState, RULE_STATES, RuleRequest, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
@@ -114,6 +114,10 @@ pub(super) async fn list(
     let limit = query.limit.unwrap_or(MAX_RULES);
     if !(1..=MAX_RULES).contains(&limit) {
         return Err(bad_question(&format!("limit is 1 to {MAX_RULES}")));
+    }
+    let is_one_of = |word: &Option<String>, words: &[&str]| word.as_deref().is_none_or(|word| words.contains(&word));
+    if !is_one_of(&query.origin, &["file", "run_time"]) || !is_one_of(&query.state, &RULE_STATES) {
+        return Err(bad_question(&format!("origin is file or run_time, state is {}", RULE_STATES.join(" or "))));
     }
     let (service, handle) = service_of(&served, &name)?;
     served.views.answer(move || json_answer(&page(&service, &handle, &query, limit))).await
