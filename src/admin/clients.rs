@@ -135,12 +135,16 @@ pub(super) async fn client(
     let Ok(Path((service, name))) = path else {
         return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" })));
     };
-    let (service, handle) = service_of(&served, &service)?;
+    let handle = find(&served.state, &service)?;
+    // A reload may have removed the service meanwhile.
+    let running = service_of(&served, &service).ok();
     let find_client = move || {
         let snapshot = handle.cell.get();
         let detail = snapshot.clients.find(&name).map(|client| {
-            let policy = policy_at(&service, &handle, &handle.rules.rules(), Some(&name), clock::wall_ms());
-            let explain = Some(ExplainView::of(&policy, Some(&name), None));
+            let explain = running.map(|(service, handle)| {
+                let policy = policy_at(&service, &handle, &handle.rules.rules(), Some(&name), clock::wall_ms());
+                ExplainView::of(&policy, Some(&name), None)
+            });
             ClientDetail { explain, ..view::detail(&snapshot, client) }
         });
         detail.ok_or_else(|| {

@@ -137,14 +137,14 @@ fn described(view: &ReloadView) -> String {
              before); none is wanted here now\n"
         )
     };
-    let warning = |warning: &String| format!("warning: {warning}\n");
+    let warning = |warning: &String| format!("\nwarning: {warning}");
     let end = match (changes.is_empty(), dry_run) {
         (true, _) => format!("nothing differs (hash {hash})"),
         (false, true) => format!("a dry run: nothing was taken over (hash {hash} afterwards)"),
         (false, false) => format!("taken over (hash {hash})"),
     };
-    let lines = changes.iter().map(change).chain(next_cycle.iter().map(effect)).chain(warnings.iter().map(warning));
-    lines.chain([end]).collect()
+    let lines = changes.iter().map(change).chain(next_cycle.iter().map(effect)).chain([end]);
+    lines.chain(warnings.iter().map(warning)).collect()
 }
 
 /// Reads the answer as JSON. Any other text becomes null.

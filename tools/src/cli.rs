@@ -20,8 +20,8 @@ const HELP_WIDTH: usize = 80;
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ; rules, top: the
-    /// instance does not know the rule, the client or the service
+    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ; rules get,
+    /// rules rm: there is no such rule
     No = 1,
     /// the command line is wrong
     Usage = 2,

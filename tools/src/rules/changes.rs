@@ -148,8 +148,8 @@ pub(super) enum RulesError {
     Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),
-    #[error("no rule of run time has the name {0:?}")]
-    NoRule(String),
+    #[error("{0}")]
+    NotFound(String),
     #[error("{message}")]
     Refused { status: u16, message: String },
 }
@@ -164,8 +164,8 @@ impl RulesError {
             RulesError::Refused { status: 412, .. } => Exit::Changed,
             // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
             RulesError::Refused { status: 502 | 504, .. } => Exit::Unknown,
-            RulesError::NoRule(_) | RulesError::Refused { status: 404, .. } => Exit::No,
-            RulesError::Refused { status: 500.., .. } => Exit::Unreachable,
+            RulesError::NotFound(_) => Exit::No,
+            RulesError::Refused { status: 404 | 500.., .. } => Exit::Unreachable,
             RulesError::Refused { .. } => Exit::Config,
         }
     }
@@ -217,7 +217,11 @@ impl RulesInstance {
             let [key, problem, allowed] = ["key", "problem", "allowed"].map(|part| error[part].as_str().unwrap_or(""));
             message += &format!("\n{key} {problem}\n    allowed: {allowed}");
         }
-        Err(RulesError::Refused { status, message })
+        // A proxy without its instance answers 404, too.
+        match answer["error"].as_str() {
+            Some("not_found") => Err(RulesError::NotFound(message)),
+            _ => Err(RulesError::Refused { status, message }),
+        }
     }
 
     fn path(&self, rest: &str) -> String {
@@ -271,7 +275,7 @@ impl RulesInstance {
                 Err(RulesError::Unanswered { url: self.url.clone(), source })
             }
             reply => match self.asked(reply) {
-                Err(RulesError::Refused { status: 412, .. }) if is_missing => Err(RulesError::NoRule(name.to_owned())),
+                Err(RulesError::Refused { status: 412, message }) if is_missing => Err(RulesError::NotFound(message)),
                 answer => answer,
             },
         }
@@ -281,7 +285,7 @@ impl RulesInstance {
     fn version(&self, name: &str) -> Result<Option<String>, RulesError> {
         match self.asked(self.endpoint.get(&self.path(&format!("/{}", percent_encoded(name))))) {
             Ok((_, rule)) if rule["origin"] == "run_time" => Ok(rule["etag"].as_str().map(str::to_owned)),
-            Ok(_) | Err(RulesError::Refused { status: 404, .. }) => Ok(None),
+            Ok(_) | Err(RulesError::NotFound(_) | RulesError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -644,7 +648,7 @@ mod tests {
     #[test]
     fn a_proxy_without_its_instance_is_no_wrong_configuration() {
         let exit = |status| RulesError::Refused { status, message: String::new() }.exit() as u8;
-        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::No), (500, Exit::Unreachable)];
+        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::Unreachable), (500, Exit::Unreachable)];
         let unknown = [(502, Exit::Unknown), (503, Exit::Unreachable), (504, Exit::Unknown)];
         for (status, code) in expected.into_iter().chain(unknown) {
             assert_eq!(exit(status), code as u8, "{status}");

@@ -82,7 +82,6 @@ pub fn run(args: &TopArgs) -> Exit {
             let exit = match &error {
                 TopError::TokenFile(_) | TopError::Certificates(_) => Exit::Config,
                 TopError::Fetch { source: FetchError::Endpoint(error), .. } => error.exit(),
-                TopError::Fetch { source: FetchError::NoService { .. } | FetchError::NoClient(_), .. } => Exit::No,
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };
