@@ -2,6 +2,7 @@
 
 mod changes;
 mod explain;
+mod instance;
 
 use clap::{Args, Subcommand};
 

@@ -4,30 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::Args;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use watermaster_api::{RuleDryRun, RuleView, RulesView, TakenOver};
+use watermaster_api::{RuleDryRun, RuleView, TakenOver};
 use watermaster_core::units::LAST_MS;
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
+use super::instance::{InstanceArgs, RulesError, RulesInstance};
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded, sentence};
+use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
 /// The longest wait until all instances have a rule that was put.
 const WAIT: &str = "2s";
-
-/// The instance, and the service of which the rules are.
-#[derive(Debug, Args)]
-pub struct InstanceArgs {
-    #[command(flatten)]
-    instance: UrlArg,
-    #[command(flatten)]
-    token: TokenArg,
-    /// The service; may be omitted if there is only one
-    #[arg(long, value_name = "NAME")]
-    pub(super) service: Option<String>,
-}
 
 /// Arguments of `ls`.
 #[derive(Debug, Args)]
@@ -137,160 +125,6 @@ pub struct AcceptLossArgs {
     instance: InstanceArgs,
 }
 
-/// A command on rules failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RulesError {
-    #[error("{0}")]
-    Arguments(String),
-    #[error("{url}: {source}")]
-    Endpoint { url: String, source: EndpointError },
-    #[error("{url}: {source}\nthe change may be in force: see `watermaster rules get`, or repeat the command")]
-    Unanswered { url: String, source: EndpointError },
-    #[error("{0}")]
-    File(String),
-    #[error("{0}")]
-    NotFound(String),
-    #[error("{message}")]
-    Refused { status: u16, message: String },
-}
-
-impl RulesError {
-    pub(super) fn exit(&self) -> Exit {
-        match self {
-            RulesError::Arguments(_) => Exit::Usage,
-            RulesError::Endpoint { source, .. } => source.exit(),
-            RulesError::Unanswered { .. } => Exit::Unknown,
-            RulesError::File(_) => Exit::Config,
-            RulesError::Refused { status: 412, .. } => Exit::Changed,
-            // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
-            RulesError::Refused { status: 502 | 504, .. } => Exit::Unknown,
-            RulesError::NotFound(_) => Exit::No,
-            RulesError::Refused { status: 404 | 500.., .. } => Exit::Unreachable,
-            RulesError::Refused { .. } => Exit::Config,
-        }
-    }
-}
-
-/// A running instance, and the service that is meant.
-pub(super) struct RulesInstance {
-    endpoint: Endpoint,
-    url: String,
-    service: String,
-}
-
-impl RulesInstance {
-    pub(super) fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
-        let arguments = |error: &dyn std::fmt::Display| RulesError::File(error.to_string());
-        let token = args.token.read().map_err(|error| arguments(&error))?;
-        let endpoint = args.instance.endpoint(token.as_deref()).map_err(|error| arguments(&error))?;
-        let mut target = RulesInstance { endpoint, url: args.instance.url.clone(), service: String::new() };
-        target.service = match &args.service {
-            Some(name) => name.clone(),
-            None => target.only_service()?,
-        };
-        Ok(target)
-    }
-
-    fn only_service(&self) -> Result<String, RulesError> {
-        let config = self.asked(self.endpoint.get("/v1/config"))?.1;
-        let services = config["config"]["service"].as_array().cloned().unwrap_or_default();
-        let names: Vec<&str> = services.iter().filter_map(|service| service["name"].as_str()).collect();
-        match &names[..] {
-            [only] => Ok((*only).to_owned()),
-            names => {
-                let names = names.join(", ");
-                Err(RulesError::Arguments(format!("error: --service is needed: the instance has {names}")))
-            }
-        }
-    }
-
-    /// Returns the status and the JSON of an answer that is no refusal.
-    fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<(u16, Value), RulesError> {
-        let (status, text) = reply.map_err(|source| RulesError::Endpoint { url: self.url.clone(), source })?;
-        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-        if status < 300 {
-            return Ok((status, answer));
-        }
-        let mut message =
-            sentence(&answer).map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
-        for error in answer["errors"].as_array().into_iter().flatten() {
-            let [key, problem, allowed] = ["key", "problem", "allowed"].map(|part| error[part].as_str().unwrap_or(""));
-            message += &format!("\n{key} {problem}\n    allowed: {allowed}");
-        }
-        // A proxy without its instance answers 404, too.
-        match answer["error"].as_str() {
-            Some("not_found") => Err(RulesError::NotFound(message)),
-            _ => Err(RulesError::Refused { status, message }),
-        }
-    }
-
-    fn path(&self, rest: &str) -> String {
-        format!("/v1/services/{}/rules{rest}", percent_encoded(&self.service))
-    }
-
-    /// Reads a view of the service.
-    pub(super) fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, RulesError> {
-        let path = format!("/v1/services/{}/{path}", percent_encoded(&self.service));
-        let (_, answer) = self.asked(self.endpoint.get(&path))?;
-        serde_json::from_value(answer).map_err(|error| {
-            RulesError::File(format!("{}: no answer of a watermaster of this version: {error}", self.url))
-        })
-    }
-
-    fn rules(&self, query: &str) -> Result<Vec<RuleView>, RulesError> {
-        let (mut all, mut after) = (Vec::new(), String::new());
-        loop {
-            let page: RulesView = self.read(&format!("rules?after={}{query}", percent_encoded(&after)))?;
-            all.extend(page.rules);
-            match page.next {
-                Some(next) => after = next,
-                None => return Ok(all),
-            }
-        }
-    }
-
-    /// Changes a rule, or shows what that would change. Without a stated version, that of the rule in force is stated.
-    fn change(
-        &self, name: &str, body: Option<&Value>, if_match: Option<&str>, dry_run: bool, wait: Option<&str>,
-    ) -> Result<(u16, Value), RulesError> {
-        let query = match wait {
-            _ if dry_run => "?dry_run=true".to_owned(),
-            Some(wait) => format!("?wait={wait}"),
-            None => String::new(),
-        };
-        let path = self.path(&format!("/{}{query}", percent_encoded(name)));
-        let in_force = match if_match {
-            Some(stated) => Some(stated.trim_matches('"').to_owned()),
-            None if dry_run => None,
-            None => self.version(name)?,
-        };
-        let is_missing = in_force.is_none() && body.is_none();
-        let condition = match in_force {
-            Some(version) => ("if-match", format!("\"{version}\"")),
-            None if body.is_some() => ("if-none-match", "*".to_owned()),
-            None => ("if-match", "*".to_owned()),
-        };
-        match self.endpoint.change(&path, body, (condition.0, &condition.1)) {
-            Err(source) if !dry_run && source.may_have_arrived() => {
-                Err(RulesError::Unanswered { url: self.url.clone(), source })
-            }
-            reply => match self.asked(reply) {
-                Err(RulesError::Refused { status: 412, message }) if is_missing => Err(RulesError::NotFound(message)),
-                answer => answer,
-            },
-        }
-    }
-
-    /// The version of a rule of run time; `None` without one.
-    fn version(&self, name: &str) -> Result<Option<String>, RulesError> {
-        match self.asked(self.endpoint.get(&self.path(&format!("/{}", percent_encoded(name))))) {
-            Ok((_, rule)) if rule["origin"] == "run_time" => Ok(rule["etag"].as_str().map(str::to_owned)),
-            Ok(_) | Err(RulesError::NotFound(_) | RulesError::Refused { status: 404, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 fn ended(result: Result<(), RulesError>) -> Exit {
     match result {
         Ok(()) => Exit::Done,
@@ -317,7 +151,7 @@ pub fn list(args: &ListArgs) -> Exit {
 /// Prints one rule.
 pub fn get(args: &GetArgs) -> Exit {
     let found = RulesInstance::new(&args.instance).and_then(|target| {
-        target.asked(target.endpoint.get(&target.path(&format!("/{}", percent_encoded(&args.name)))))
+        target.asked(target.endpoint.get(&target.path(&format!("rules/{}", percent_encoded(&args.name)))))
     });
     ended(found.map(|(_, rule)| print_json(&rule)))
 }
@@ -546,7 +380,7 @@ pub fn diff(args: &DiffArgs) -> Exit {
 /// Goes on with what the topic of the rules has.
 pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
     let accepted = RulesInstance::new(&args.instance)
-        .and_then(|target| target.asked(target.endpoint.post(&target.path("/accept-loss"))));
+        .and_then(|target| target.asked(target.endpoint.post(&target.path("rules/accept-loss"))));
     ended(accepted.map(|_| print("the rules are those that the topic has now")))
 }
 
@@ -559,26 +393,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-
-    /// The instance may have written the change before the connection broke: exit code 69 said that it had not.
-    #[test]
-    fn a_connection_that_breaks_leaves_the_outcome_of_a_change_unknown() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let target = RulesInstance { endpoint: Endpoint::new(&url, None), url, service: "kyc".to_owned() };
-        let change = |dry_run| target.change("r", Some(&json!({})), Some("1-0"), dry_run, None).unwrap_err();
-        let server = thread::spawn(move || {
-            for _ in 0..2 {
-                listener.accept().unwrap().0.read_exact(&mut [0]).unwrap();
-            }
-        });
-        let (changed, dry_run) = (change(false), change(true));
-        server.join().unwrap();
-        assert_eq!(changed.exit() as u8, Exit::Unknown as u8, "{changed}");
-        assert_eq!(dry_run.exit() as u8, Exit::Unreachable as u8, "{dry_run}");
-        let refused = change(false);
-        assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
-    }
+    use crate::endpoint::Endpoint;
 
     #[derive(clap::Parser)]
     struct PutCommand {
@@ -641,17 +456,6 @@ mod tests {
         for (option, value) in [("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "1-0")] {
             let parsed = PutCommand::try_parse_from(["put", "--file", "rules.toml", option, value]);
             assert!(parsed.is_err(), "{option}");
-        }
-    }
-
-    /// Status 502 and 500 had the exit code of a wrong configuration.
-    #[test]
-    fn a_proxy_without_its_instance_is_no_wrong_configuration() {
-        let exit = |status| RulesError::Refused { status, message: String::new() }.exit() as u8;
-        let expected = [(400, Exit::Config), (412, Exit::Changed), (404, Exit::Unreachable), (500, Exit::Unreachable)];
-        let unknown = [(502, Exit::Unknown), (503, Exit::Unreachable), (504, Exit::Unknown)];
-        for (status, code) in expected.into_iter().chain(unknown) {
-            assert_eq!(exit(status), code as u8, "{status}");
         }
     }
 

@@ -1,14 +1,13 @@
 //! `watermaster rules explain`: what holds for a client, and which rule gave it.
 
-use std::time::SystemTime;
-
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::Args;
 use watermaster_api::{ExplainView, FieldView, RuleRef, rfc3339};
 use watermaster_settings::{Service, config::instant};
 
-use super::changes::{InstanceArgs, RulesError, RulesInstance};
+use super::instance::{InstanceArgs, RulesError, RulesInstance};
 use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail};
 use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
