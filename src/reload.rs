@@ -169,8 +169,7 @@ impl Configuration {
         Some(candidate.map(|Candidate { config, changes, .. }| {
             let renewed = renewed(&before, &config);
             let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
-            let warnings = config.warnings.iter().map(ToString::to_string).collect();
-            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle, warnings)
+            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle, warnings(&config))
         }))
     }
 
@@ -241,7 +240,7 @@ impl Configuration {
         let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
         self.apply(&before.settings, &config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
-        let warnings = config.warnings.iter().map(ToString::to_string).collect();
+        let warnings = warnings(&config);
         let changes = described(&changes, &renewed);
         changes.iter().for_each(|change| log(change, by));
         info!(configuration = hash, changes = changes.len(), by, "the configuration is reloaded");
@@ -321,6 +320,10 @@ impl Configuration {
             gone.stop();
         }
     }
+}
+
+fn warnings(config: &Config) -> Vec<String> {
+    config.warnings.iter().map(ToString::to_string).collect()
 }
 
 /// Returns the files that have another content now, by the same key.

@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use watermaster_api::{ClientDetail, ClientsView, ExplainView};
+use watermaster_api::{ClientDetail, ClientsView};
 
-use super::rules::{policy_at, service_of};
+use super::rules::{explanation, service_of};
 use super::{HttpRefusal, Served, find, refusal, view};
 use crate::clock;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
@@ -141,10 +141,8 @@ pub(super) async fn client(
     let find_client = move || {
         let snapshot = handle.cell.get();
         let detail = snapshot.clients.find(&name).map(|client| {
-            let explain = running.map(|(service, handle)| {
-                let policy = policy_at(&service, &handle, &handle.rules.rules(), Some(&name), clock::wall_ms());
-                ExplainView::of(&policy, Some(&name), None)
-            });
+            let explain =
+                running.map(|(service, handle)| explanation(&service, &handle, Some(&name), None, clock::wall_ms()));
             ClientDetail { explain, ..view::detail(&snapshot, client) }
         });
         detail.ok_or_else(|| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -229,17 +229,20 @@ pub(super) async fn explain(
     };
     let at = at(query.at.as_deref())?;
     let (service, handle) = service_of(&served, &name)?;
-    let explain = move || {
-        let policy = policy_at(&service, &handle, &handle.rules.rules(), query.client.as_deref(), at);
-        json_answer(&ExplainView::of(&policy, query.client.as_deref(), query.group.as_deref()))
-    };
+    let ExplainQuery { client, group, .. } = query;
+    let explain = move || json_answer(&explanation(&service, &handle, client.as_deref(), group.as_deref(), at));
     served.views.answer(explain).await
 }
 
+/// Explains what holds for a client or a group at a time, and which rules decide.
+pub(super) fn explanation(
+    service: &Service, handle: &ServiceHandle, client: Option<&str>, group: Option<&str>, at: i64,
+) -> ExplainView {
+    ExplainView::of(&policy_at(service, handle, &handle.rules.rules(), client, at), client, group)
+}
+
 /// The policy of a service at a time, with rules of run time and with the groups of its known clients and of one more.
-pub(super) fn policy_at(
-    service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64,
-) -> Policy {
+fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: Option<&str>, at: i64) -> Policy {
     let mut policy = with_run_time(&service.policy, rules);
     policy.meet_groups_of(handle.cell.get().clients.iter().map(|known| &*known.name).chain(client));
     let mut policy = policy.at(at);
@@ -343,19 +346,19 @@ async fn change_rule(
     let (version, existed) = (known.as_ref().map(|(version, _)| *version), known.is_some());
     // A rule that is not understood here may be one for the service.
     let is_opaque = matches!(known, Some((_, Err(_))));
-    let former = known.and_then(|(_, rule)| rule.ok()).or_else(|| in_file.clone());
-    let set_aside = in_file.as_ref().filter(|_| existed).cloned();
+    let of_run_time = known.and_then(|(_, rule)| rule.ok());
     let of_service = |rule: &Option<Rule>| rule.as_ref().is_some_and(|rule| rule.target == RuleTarget::Service);
     let parsed_rule = rule.as_ref().map(|(rule, _)| rule.clone());
-    let is_for_service = [&parsed_rule, &former, &set_aside].into_iter().any(of_service) || is_opaque;
+    let is_for_service = [&parsed_rule, &of_run_time, &in_file].into_iter().any(of_service) || is_opaque;
     if is_for_service && caller.role < Role::Operate && !query.dry_run {
         let message = "a rule for the service takes a token with the role operate";
         return Err(refused(StatusCode::FORBIDDEN, "forbidden", message));
     }
+    let mut unknown = Vec::new();
     if let Some(rule) = &parsed_rule {
-        check_delays(rule, handle.rules.rules().iter().chain(service.policy.rules.iter()))?;
+        check_delays(rule, &service, &handle)?;
+        unknown = unknown_clients(&handle, &rule.target);
     }
-    let unknown = parsed_rule.as_ref().map(|rule| unknown_clients(&handle, &rule.target)).unwrap_or_default();
     if query.dry_run {
         // A rule that begins later changes nothing now.
         let begins =
@@ -377,9 +380,7 @@ async fn change_rule(
         return served.views.answer(compare).await;
     }
     if parsed_rule.as_ref().is_some_and(|rule| rule.until_ms.is_some_and(|until| until <= clock::wall_ms())) {
-        let body =
-            json!({ "error": "invalid", "message": "until is over: the rule would have no effect", "field": "until" });
-        return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
+        return Err(invalid("until", "until is over: the rule would have no effect"));
     }
     let mut precondition = precondition(headers, in_file.is_some())?;
     // Meanwhile it may become a rule for the service, which takes another role.
@@ -414,13 +415,23 @@ async fn change_rule(
         Some(wait) => Some(taken_over(&handle, wait).await),
         None => None,
     };
-    let put = rule.map(|(rule, body)| KnownRule { version, by, at_ms, body, rule: Ok(rule) });
-    Ok(in_force(&handle, &name, (version, put), existed, instances, unknown))
+    let Some((rule, body)) = rule else { return Ok((StatusCode::NO_CONTENT, etag(version)).into_response()) };
+    let put = KnownRule { version, by, at_ms, body, rule: Ok(rule) };
+    Ok(in_force(&handle, &name, &put, existed, instances, unknown))
+}
+
+/// Refuses one field of a rule.
+fn invalid(field: &str, message: impl Into<String>) -> HttpRefusal {
+    let body = json!({ "error": "invalid", "message": message.into(), "field": field });
+    refusal(StatusCode::UNPROCESSABLE_ENTITY, body)
 }
 
 /// Refuses a rule with one value of `max_delay` too many: the backlog has a list for each.
-fn check_delays<'r>(rule: &'r Rule, others: impl Iterator<Item = &'r Rule>) -> Result<(), HttpRefusal> {
+fn check_delays(rule: &Rule, service: &Service, handle: &ServiceHandle) -> Result<(), HttpRefusal> {
     let Some(delay) = rule.effects.max_delay else { return Ok(()) };
+    let known = handle.rules.known();
+    let of_run_time = known.rules.values().filter_map(|known| known.rule.as_ref().ok());
+    let others = service.policy.rules.iter().chain(of_run_time);
     let others = others.filter(|other| other.name != rule.name).filter_map(|other| other.effects.max_delay);
     let delays: HashSet<Duration> = others.collect();
     if delays.len() < MAX_DELAYS || delays.contains(&delay) {
@@ -428,8 +439,7 @@ fn check_delays<'r>(rule: &'r Rule, others: impl Iterator<Item = &'r Rule>) -> R
     }
     let message =
         format!("max_delay: the rules have {} different values, and at most {MAX_DELAYS} are allowed", delays.len());
-    let body = json!({ "error": "invalid", "message": message, "field": "max_delay" });
-    Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body))
+    Err(invalid("max_delay", message))
 }
 
 /// Warns of clients that a rule names and that this instance does not know: it may be a typing error.
@@ -459,8 +469,7 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
         refused(StatusCode::BAD_REQUEST, "not_json", format!("the body is no object of JSON: {error}"))
     })?;
     if object.get("name").is_some_and(|own| own != name) {
-        let body = json!({ "error": "invalid", "message": "name is not the name in the path", "field": "name" });
-        return Err(refusal(StatusCode::UNPROCESSABLE_ENTITY, body));
+        return Err(invalid("name", "name is not the name in the path"));
     }
     let rule = rule_of_json(name, &object, service.rules_max_capacity).map_err(|errors| {
         let errors = errors.to_json();
@@ -474,20 +483,23 @@ fn parsed(name: &str, headers: &HeaderMap, body: &[u8], service: &Service) -> Re
     Ok((rule, text.into()))
 }
 
-/// Answers a change that came in force with its own version, also if a later change has replaced it by now.
+fn etag(version: RuleVersion) -> [(HeaderName, String); 1] {
+    [(header::ETAG, format!("\"{version}\""))]
+}
+
+/// Answers a rule that came in force with its own version, also if a later change has replaced it by now.
 fn in_force(
-    handle: &ServiceHandle, name: &str, (version, put): (RuleVersion, Option<KnownRule>), existed: bool,
-    instances: Option<TakenOver>, mut warnings: Vec<String>,
+    handle: &ServiceHandle, name: &str, put: &KnownRule, existed: bool, instances: Option<TakenOver>,
+    mut warnings: Vec<String>,
 ) -> Response {
-    let etag = [(header::ETAG, format!("\"{version}\""))];
-    let Some(put) = put else { return (StatusCode::NO_CONTENT, etag).into_response() };
+    let (version, etag) = (put.version, etag(put.version));
     let now = handle.rules.known().rules.get(name).map(|known| known.version);
     match now {
         Some(now) if now == version => {}
         Some(now) => warnings.insert(0, format!("version {now} has replaced this one")),
         None => warnings.insert(0, "the rule has been deleted since".to_owned()),
     }
-    let view = RuleView { instances, warnings, ..run_time_view(name, &put, clock::wall_ms()) };
+    let view = RuleView { instances, warnings, ..run_time_view(name, put, clock::wall_ms()) };
     if existed { (etag, Json(view)).into_response() } else { (StatusCode::CREATED, etag, Json(view)).into_response() }
 }
 

@@ -104,10 +104,10 @@ pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Ser
     }
 }
 
-/// Parses a number that is not 0.
+/// Parses a number of a type without 0.
 ///
 /// # Errors
-/// It is none, or too large.
+/// The text is no such number, or the number is too large for the type.
 pub fn positive<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "allowed: a whole number, 1 or more")
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use watermaster_core::policy::Scope;
 
+use super::schema::NAMED_TABLES;
 use super::{Config, ConfigError, ConfigErrors, Origin, SCHEMA};
 use crate::model::Service;
 use crate::reader::{Entry, KeyPath, Segment};
@@ -17,12 +18,10 @@ const MOST_FACTOR: f64 = 2.0;
 /// The keys that tell the elements of a list apart. A source has one of the last two.
 const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
-/// A list or a table of tables, the key that each of its elements has, and the number of steps to an element.
+/// A list or tables by name, the key that each of its elements has, and the number of steps to an element.
 type Kind = (&'static str, &'static str, usize);
 const LISTS: [Kind; 4] =
     [("service", NAMES[0], 2), ("token", NAMES[0], 3), ("source", NAMES[1], 4), ("rule", NAMES[0], 4)];
-/// Tables that count without any key set.
-const TABLES: [Kind; 2] = [("client", "weight", 4), ("group", "weight", 4)];
 
 /// One difference between two configurations.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +56,7 @@ impl Config {
     /// One for each key that takes a restart to change.
     pub fn changes(&self, to: &Config) -> Result<Vec<Changed>, ConfigErrors> {
         let (before, after) = (entries(self), entries(to));
+        let tables = NAMED_TABLES.map(|name| (name, "weight", 4));
         let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
         let (mut changed, mut errors) = (BTreeMap::new(), self.renamed(to));
         let mut note = |key: KeyPath, at: &KeyPath, from: Option<Value>, to: Option<Value>, origin: &Origin| {
@@ -67,7 +67,7 @@ impl Config {
             let (old, new) = (before.get(key).copied(), after.get(key).copied());
             let [was, is] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
             let Some(entry) = new.or(old) else { continue };
-            let kinds = if was == is { &TABLES[..] } else { &LISTS };
+            let kinds = if was == is { &tables[..] } else { &LISTS };
             if let Some(depth) = changed_element(kinds, key, &before, &after) {
                 let element = entry.key.segments()[..depth].iter().cloned().collect();
                 let name = Some(Value::from(key.segments()[depth - 1].to_string()));

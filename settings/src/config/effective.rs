@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
+use super::schema::NAMED_TABLES;
 use crate::reader::{Entry, KeyPath, Segment};
 
 /// The value of each key that takes effect, in the order in which they are shown, the keys of a section together.
@@ -68,9 +69,8 @@ impl Effective {
                 *segments.iter().fold(&mut root, descend) = value;
             } else if let [table @ .., _] = segments
                 && let [.., Segment::Name(tables), Segment::Name(_)] = table
-                && matches!(tables.as_str(), "client" | "group")
+                && NAMED_TABLES.contains(&tables.as_str())
             {
-                // Such a table counts without any key set.
                 let table = table.iter().fold(&mut root, descend);
                 if table.is_null() {
                     *table = json!({});

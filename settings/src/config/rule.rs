@@ -229,14 +229,11 @@ fn effects(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Effects>
 
 /// Reads `limits`, or a single `limit`.
 fn limits(section: &Section<'_>) -> Option<Option<Vec<RuleLimit>>> {
-    let one = section.table("limit");
-    if section.is_empty_list("limits") && !one.is_written() {
-        return Some(Some(Vec::new()));
-    }
-    let several = if section.is_set("limits") { section.tables("limits") } else { Vec::new() };
+    let (one, is_empty) = (section.table("limit"), section.is_empty_list("limits"));
+    let several = if section.is_set("limits") && !is_empty { section.tables("limits") } else { Vec::new() };
     match (one.is_written(), several.len()) {
-        (false, 0) => Some(None),
-        (true, 0) if !section.is_empty_list("limits") => one_limit(&one).map(|limit| Some(vec![limit])),
+        (false, 0) => Some(is_empty.then(Vec::new)),
+        (true, 0) if !is_empty => one_limit(&one).map(|limit| Some(vec![limit])),
         (false, 1..=MAX_LIMITS) => several.iter().map(one_limit).collect::<Option<Vec<_>>>().map(Some),
         (false, _) => {
             section.refuse("limits", format!("has {} limits", several.len()), format!("at most {MAX_LIMITS}"));

@@ -76,6 +76,9 @@ const TOKEN_FILE: Kind = Kind::File(
 const CONSUMER_GROUP: Kind = Kind::Text("the id of a consumer group, 1 to 255 bytes");
 const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
+/// The tables of a service by name, each of which counts without any key set.
+pub const NAMED_TABLES: [&str; 2] = ["client", "group"];
+
 /// Every key, in the order in which they are shown.
 pub static SCHEMA: Schema = Schema {
     subject: "configuration",

@@ -27,14 +27,13 @@ pub fn plain(FoundClient { service, detail }: &FoundClient) -> String {
         format!("backlog    {} records, {backlog_bytes} bytes, oldest {}", done.backlog, seconds(*oldest_seconds)),
         format!("next       a record that is sent now {next}"),
     ];
-    let deciding = |field: &FieldView| {
-        let rule = field.rule.as_ref()?;
-        Some(format!("{} {} ({})", field.field, printable(&field.value), printable(&rule.name)))
-    };
     if let Some(ExplainView { fields, of_group, .. }) = &detail.explain {
-        let ours: Vec<_> = fields.iter().filter_map(deciding).collect();
-        let groups: Vec<_> = of_group.iter().filter_map(deciding).map(|rule| format!("of the group: {rule}")).collect();
-        lines.extend([ours, groups].concat().iter().map(|rule| format!("rule       {rule}")));
+        for (of, fields) in [("", fields), ("of the group: ", of_group)] {
+            lines.extend(fields.iter().filter_map(|FieldView { field, value, rule, .. }| {
+                let name = printable(&rule.as_ref()?.name);
+                Some(format!("rule       {of}{field} {} ({name})", printable(value)))
+            }));
+        }
     }
     let shadow = client.shadow.rejected_total();
     if shadow > 0 || client.shadow.delayed > 0 {
