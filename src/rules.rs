@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use watermaster_api::RuleChangeView;
 use watermaster_core::policy::Policy;
-use watermaster_core::rules::log::record::RuleVersion;
+use watermaster_core::rules::log::record::{RuleChange, RuleVersion, VERSION};
 use watermaster_core::rules::log::{WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Rule, Rules};
+use watermaster_settings::config::rule_of_json;
 
 /// JSON's numbers and those of Prometheus hold every whole number below this bound.
 const SUM_MODULUS: u64 = 1 << 53;
@@ -41,6 +42,8 @@ pub struct KnownRule {
     pub body: Box<str>,
     /// The rule, or why this program does not understand it. Then it has no effect here.
     pub rule: Result<Rule, NotUnderstood>,
+    /// The capacity that the rule sets, if it is above `rules_max_capacity`. Then this field alone has no effect here.
+    pub forbidden_capacity: Option<u64>,
 }
 
 /// The reason why this program does not understand a rule.
@@ -53,9 +56,34 @@ pub enum NotUnderstood {
 }
 
 impl KnownRule {
+    /// Reads the change in force under a name; returns `None` if it deleted the rule.
+    pub fn read(name: &str, version: RuleVersion, change: &RuleChange, max_capacity: u64) -> Option<KnownRule> {
+        let body = change.rule.clone()?;
+        let object = serde_json::from_str::<serde_json::Map<_, _>>(&body);
+        let mut rule = match (object, change.v) {
+            (Err(error), _) => Err(NotUnderstood::Refused(error.to_string())),
+            (Ok(object), VERSION) => {
+                rule_of_json(name, &object, u64::MAX).map_err(|errors| NotUnderstood::Refused(errors.to_string()))
+            }
+            (Ok(_), other) => Err(NotUnderstood::LaterForm(other)),
+        };
+        let capacity =
+            rule.as_mut().ok().and_then(|rule| rule.effects.capacity.take_if(|capacity| *capacity > max_capacity));
+        Some(KnownRule { version, by: change.by.clone(), at_ms: change.at, body, rule, forbidden_capacity: capacity })
+    }
+
     /// Returns the word for the state of the rule at this time.
     pub fn state(&self, now_ms: i64) -> &'static str {
-        self.rule.as_ref().map_or("not_understood", |rule| state_of(rule, now_ms))
+        match self.rule.as_ref().map_or("not_understood", |rule| state_of(rule, now_ms)) {
+            "in_force" if self.forbidden_capacity.is_some() => "not_understood",
+            state => state,
+        }
+    }
+
+    /// Says why the rule, or a field of it, has no effect here.
+    pub fn doubt(&self) -> Option<String> {
+        let capacity = |capacity| format!("capacity is {capacity}, above rules_max_capacity: it has no effect here");
+        self.rule.as_ref().err().map(ToString::to_string).or(self.forbidden_capacity.map(capacity))
     }
 }
 
@@ -236,4 +264,26 @@ pub fn with_run_time(configured: &Policy, rules: &[Rule]) -> Policy {
     }
     let all = configured.rules.iter().chain(rules).cloned().collect();
     Policy { rules: Arc::new(Rules::new(all)), ..configured.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use watermaster_core::rules::log::record::ChangeId;
+
+    use super::*;
+
+    /// The fault: a rule lost all its fields where the configuration had come to forbid its capacity.
+    #[test]
+    fn a_capacity_that_is_forbidden_costs_a_rule_that_field_alone() {
+        let body = r#"{"service":true,"capacity":2500,"enforce":false}"#;
+        let (by, rule) = ("one".into(), Some(body.into()));
+        let change = RuleChange { v: VERSION, n: 1, until: 9, deleted: false, by, at: 1, rule };
+        let read = |max| KnownRule::read("summer", RuleVersion { n: 1, id: ChangeId(1) }, &change, max).unwrap();
+        for (max, capacity, state) in [(2_500, Some(2_500), "in_force"), (2_499, None, "not_understood")] {
+            let known = read(max);
+            let effects = known.rule.as_ref().unwrap().effects.clone();
+            assert_eq!((effects.capacity, effects.enforce, known.state(0)), (capacity, Some(false), state));
+            assert_eq!((known.doubt().is_some(), &*known.body), (capacity.is_none(), body));
+        }
+    }
 }

@@ -184,7 +184,7 @@ fn run_time_view(name: &str, known: &KnownRule, now: i64) -> RuleView {
         by: Some(known.by.to_string()),
         at: Some(rfc3339(known.at_ms)),
         rule: serde_json::from_str(&known.body).unwrap_or_default(),
-        warnings: known.rule.as_ref().err().map(ToString::to_string).into_iter().collect(),
+        warnings: known.doubt().into_iter().collect(),
         instances: None,
     }
 }
@@ -416,7 +416,7 @@ async fn change_rule(
         None => None,
     };
     let Some((rule, body)) = rule else { return Ok((StatusCode::NO_CONTENT, etag(version)).into_response()) };
-    let put = KnownRule { version, by, at_ms, body, rule: Ok(rule) };
+    let put = KnownRule { version, by, at_ms, body, rule: Ok(rule), forbidden_capacity: None };
     Ok(in_force(&handle, &name, &put, existed, instances, unknown))
 }
 

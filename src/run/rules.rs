@@ -11,17 +11,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 use watermaster_api::{RuleChangeView, rfc3339};
-use watermaster_core::rules::log::record::VERSION;
 use watermaster_core::rules::log::{
     InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRefusal, WriteRequest, WriteTicket,
 };
 use watermaster_kafka::control::ensure_rules_topic;
 use watermaster_kafka::rules_log::RulesTopic;
-use watermaster_settings::config::rule_of_json;
 use watermaster_settings::{Kafka, Service};
 
 use crate::clock::{self, Clock};
-use crate::rules::{KnownRule, LogState, NotUnderstood, RuleRequest, RulesOrder, UNREADABLE, WriteAnswer};
+use crate::rules::{KnownRule, LogState, RuleRequest, RulesOrder, UNREADABLE, WriteAnswer};
 use crate::services::{Change, ServiceHandle};
 
 /// The longest wait for a record, in which an order waits, too.
@@ -46,6 +44,8 @@ struct Follower<'a> {
     orders: Receiver<RulesOrder>,
     /// The authors that wait for the outcome of a change, with what the change is.
     waiting: HashMap<WriteTicket, (Option<oneshot::Sender<WriteAnswer>>, &'static str)>,
+    /// All rules have to be noted: they were read anew, or other ones of them count.
+    are_anew: bool,
     /// The rules differ from those that the engine has.
     is_news: bool,
     told_at: Option<Instant>,
@@ -83,6 +83,7 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
         topic: RulesTopic::new(kafka, &group, topic, RandomState::new().hash_one(&service.name), TIMEOUT),
         orders,
         waiting: HashMap::new(),
+        are_anew: false,
         is_news: false,
         told_at: None,
         cleaned_at: Instant::now(),
@@ -124,18 +125,20 @@ impl Follower<'_> {
         if std::mem::replace(&mut self.is_failing, !is_fine) && is_fine {
             info!(service = self.service.name, "the rules can be read again");
         }
-        self.note_position();
         let max_capacity = self.handle.rules.max_capacity();
         let is_other = std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity;
-        if is_other && self.topic.log().known().is_some() {
+        self.are_anew |= is_other && self.topic.log().known().is_some();
+        let tells = self.told_at.is_none_or(|at| at.elapsed() >= TELL_INTERVAL);
+        if tells && std::mem::take(&mut self.are_anew) {
             self.note_all();
         }
+        self.note_position();
         if self.cleaned_at.elapsed() >= CLEAN_INTERVAL {
             self.cleaned_at = Instant::now();
             self.clean(clock);
         }
-        if self.is_news && self.told_at.is_none_or(|at| at.elapsed() >= TELL_INTERVAL) {
-            (self.is_news, self.told_at) = (false, Some(Instant::now()));
+        if tells && std::mem::take(&mut self.is_news) {
+            self.told_at = Some(Instant::now());
             self.handle.inbox.leave(Change { rules: Some(self.handle.rules.to_take()), ..Change::default() });
         }
         is_fine
@@ -160,7 +163,7 @@ impl Follower<'_> {
         let service = &self.service.name;
         match news {
             LogAction::Changed(name) => self.note(&name),
-            LogAction::Known => self.note_all(),
+            LogAction::Known => self.are_anew = true,
             LogAction::Lost => {
                 error!(
                     service,
@@ -213,7 +216,7 @@ impl Follower<'_> {
         self.is_news = true;
     }
 
-    /// Notes all rules, after they were read anew.
+    /// Notes all rules.
     fn note_all(&mut self) {
         let rules = self.topic.log().rules_within_bounds();
         let rules: BTreeMap<Arc<str>, KnownRule> =
@@ -225,21 +228,11 @@ impl Follower<'_> {
 
     /// Reads a rule of the log; `None` for a change that deletes it.
     fn known(&self, name: &str, in_force: &InForce) -> Option<KnownRule> {
-        let body = in_force.change.rule.clone()?;
-        let object = serde_json::from_str::<serde_json::Map<_, _>>(&body);
-        let object = object.map_err(|error| NotUnderstood::Refused(error.to_string()));
-        let rule = object.and_then(|object| match in_force.change.v {
-            VERSION => {
-                let rule = rule_of_json(name, &object, self.max_capacity);
-                rule.map_err(|errors| NotUnderstood::Refused(errors.to_string()))
-            }
-            other => Err(NotUnderstood::LaterForm(other)),
-        });
-        if let Err(why) = &rule {
-            warn!(service = self.service.name, rule = name, "a rule has no effect here: {why}");
+        let rule = KnownRule::read(name, in_force.version, &in_force.change, self.max_capacity)?;
+        if let Some(doubt) = rule.doubt() {
+            warn!(service = self.service.name, rule = name, "a rule has no effect here, or not its whole: {doubt}");
         }
-        let (version, by, at_ms) = (in_force.version, in_force.change.by.clone(), in_force.change.at);
-        Some(KnownRule { version, by, at_ms, body, rule })
+        Some(rule)
     }
 
     fn note_position(&self) {

@@ -455,9 +455,12 @@ impl RulesLog {
     fn apply_change(&mut self, now: Time, offset: u64, name: Arc<str>, id: ChangeId, change: RuleChange) {
         let version = RuleVersion { n: change.n, id };
         let pending = self.pending.remove(&id);
+        let was_beyond = exceeds_bounds(self.totals());
         let wins = self.replay.apply(now, offset, &name, id, change, pending.is_some());
         if wins {
-            self.actions.push_back(LogAction::Changed(name));
+            // Beyond the bounds a change decides which of the other rules have effect.
+            let are_others = was_beyond || exceeds_bounds(self.totals());
+            self.actions.push_back(if are_others { LogAction::Known } else { LogAction::Changed(name) });
         }
         let Some(pending) = pending else { return };
         let ticket = pending.ticket;

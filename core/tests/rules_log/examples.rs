@@ -361,11 +361,17 @@ fn rules_above_the_bound_are_refused_and_have_no_effect() {
     let all: Vec<String> = names(&desk);
     assert_eq!(all.len(), MAX_RULES);
     // Another program forges a rule. It is in force, and the youngest version has no effect.
-    desk.append(record("a", 1 << 40, &change(1, u64::MAX, Some("1"))));
-    assert_eq!((desk.log.totals().rules, names(&desk)), (MAX_RULES + 1, all));
+    // The bug: a running instance was told of that one name, and gave the rule effect until its restart.
+    let forged = desk.append(record("a", 1 << 40, &change(1, u64::MAX, Some("1"))));
+    assert_eq!((desk.log.totals().rules, names(&desk), forged), (MAX_RULES + 1, all, vec![LogAction::Known]));
     desk.append(replaced);
     let names: Vec<String> = names(&desk);
     assert!(names.len() == MAX_RULES && names[0] == "a" && !names.contains(&"x7".to_owned()));
+    // Within the bounds again, the rule that was left out has effect.
+    let deleted = desk.append(record("x9", 1 << 41, &change(2, u64::MAX, None)));
+    assert_eq!((desk.log.rules_within_bounds().len(), deleted), (MAX_RULES, vec![LogAction::Known]));
+    let next = desk.append(record("x8", 1 << 42, &change(2, u64::MAX, None)));
+    assert_eq!(next, [LogAction::Changed("x8".into())]);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn rule(name: &str, body: &Value) -> Rule {
 
 fn known(version: RuleVersion, rule: Result<Rule, NotUnderstood>) -> KnownRule {
     let body = rule.as_ref().map(watermaster_settings::config::rule_to_json).unwrap_or_default();
-    KnownRule { version, by: "one".into(), at_ms: 1, body: body.to_string().into(), rule }
+    KnownRule { version, by: "one".into(), at_ms: 1, body: body.to_string().into(), rule, forbidden_capacity: None }
 }
 
 /// A server whose service has a topic of rules, which nothing follows, and the rule `night` in its file.

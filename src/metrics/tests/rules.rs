@@ -42,7 +42,7 @@ fn cell() -> RulesCell {
     ];
     for ((name, rule), at_ms) in rules.into_iter().zip(7_000..) {
         let version = RuleVersion { n: 1, id: ChangeId(7) };
-        let rule = KnownRule { version, by: "ops".into(), at_ms, body: "{}".into(), rule };
+        let rule = KnownRule { version, by: "ops".into(), at_ms, body: "{}".into(), rule, forbidden_capacity: None };
         known.rules.insert(name.into(), rule);
     }
     (known.state, known.read_at) = (LogState::Known, Some(Instant::now()));
