@@ -1,5 +1,5 @@
-//! Ends the process at a given step, and names the mistakes that can be planted, for `scripts/chaos`. Only decorators
-//! ask for them, which are compiled with the feature `failpoints`.
+//! Ends or stops the process at a given step, and names the mistakes that can be planted, for `scripts/chaos`. Only
+//! decorators ask for them, which are compiled with the feature `failpoints`.
 
 use strum::VariantArray as _;
 
@@ -45,13 +45,19 @@ impl Fault {
 }
 
 /// Ends the process, as a power cut would, if the file that `WATERMASTER_FAILPOINT` names contains the name of this
-/// step. A round reaches each step once, so reading a file is cheap enough.
+/// step. Stops it until a signal continues it, if "stop" stands before the name. A round reaches each step once, so
+/// reading a file is cheap enough.
 #[cfg(feature = "failpoints")]
 pub fn reach(step: &str) {
-    if let Some(step_file) = std::env::var_os("WATERMASTER_FAILPOINT")
-        && std::fs::read_to_string(step_file).is_ok_and(|wanted| wanted == step)
-    {
+    let Some(file) = std::env::var_os("WATERMASTER_FAILPOINT") else { return };
+    let Ok(wanted) = std::fs::read_to_string(&file) else { return };
+    if wanted == step {
         std::process::abort();
+    }
+    if wanted.strip_prefix("stop ") == Some(step) {
+        std::fs::remove_file(&file).expect("the step is reached once");
+        let pid = std::process::id().to_string();
+        std::process::Command::new("kill").args(["-STOP", &pid]).status().expect("there is a program kill");
     }
 }
 

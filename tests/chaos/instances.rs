@@ -207,7 +207,7 @@ impl Fleet {
         slot.process.take().map(|process| Detached { process, log: slot.log.clone() })
     }
 
-    /// Returns the file in which an instance finds the step at which to end itself.
+    /// Returns the file in which an instance finds the step at which to end or to stop itself.
     fn failpoint(&self, number: usize) -> PathBuf {
         self.dir.join(format!("instance-{number}.failpoint"))
     }
@@ -239,9 +239,17 @@ impl Fleet {
         slot.process.iter_mut().for_each(|process| process.signal(Signal::Stop));
     }
 
+    /// Makes an instance stop itself at this step of a round.
+    pub fn freeze_at(&self, number: usize, step: &str) {
+        self.slot(number).frozen = true;
+        fs::write(self.failpoint(number), format!("stop {step}")).expect("the run's directory can be written");
+    }
+
     pub fn thaw(&self, number: usize) {
         let mut slot = self.slot(number);
         (slot.frozen, slot.thawed) = (false, Some(Instant::now()));
+        // An instance that never reached the step must not stop later, outside any fault.
+        let _ = fs::remove_file(self.failpoint(number));
         slot.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
     }
 

@@ -57,6 +57,7 @@ pub const KINDS: &[Kind] = &[
     kind("failpoint_after_commit", Lane::Instances, instances::failpoint),
     kind("pause_short", Lane::Instances, instances::pause),
     kind("pause_session", Lane::Instances, instances::pause),
+    kind("pause_before_offsets", Lane::Instances, instances::pause),
     kind("pause_transaction", Lane::Instances, instances::pause),
     kind_of_a_group("pause_ahead", Lane::Instances, instances::pause),
     kind("join", Lane::Instances, instances::join),
