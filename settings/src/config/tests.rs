@@ -324,6 +324,24 @@ fn one_file_cannot_name_a_service_twice() {
     assert!(errors.contains("service[1].name (service kyc) is \"kyc\", which is service[0] too"), "{errors}");
 }
 
+/// The fault: keys of the table became entries of the other file's list, each with errors of its own.
+#[test]
+fn a_table_in_place_of_a_list_is_one_error_in_any_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [list, table] = ["a.toml", "b.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&list, RIGHT).unwrap();
+    std::fs::write(&table, "[service]\nname = \"kyc\"\ncapacity = 7\n").unwrap();
+    for files in [[&*list, &*table], [&*table, &*list]] {
+        let errors = Config::load(&files, [], RULES).unwrap_err();
+        assert_eq!(errors.iter().count(), 1, "{errors}");
+        let text = errors.to_string();
+        assert!(
+            text.contains("service is a table\n    allowed: at least one [[service]]") && text.contains("b.toml"),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn what_is_legal_and_doubtful_is_reported() {
     let warnings = |text: &str| {

@@ -126,7 +126,14 @@ impl Values {
         let mut node = self.node(of_file.or(of_variable)?)?;
         let table = self.table(merged);
         node.content = match node.content {
-            NodeContent::List(_) => NodeContent::List(table.into_values().collect()),
+            NodeContent::List(_) => match table.iter().find(|(key, _)| !is_place_key(key)) {
+                None => NodeContent::List(table.into_values().collect()),
+                // An earlier file has a table in place of the list: its keys are no places.
+                Some((_, of_table)) => {
+                    node.origin = of_table.origin.clone();
+                    NodeContent::Table(table)
+                }
+            },
             NodeContent::Table(_) | NodeContent::Scalar(..) => NodeContent::Table(table),
         };
         Some(node)
@@ -136,6 +143,10 @@ impl Values {
 /// Returns the key of the table at this place in a list: keys sort as the places do.
 fn place_key(place: usize) -> String {
     format!("{place:08}")
+}
+
+fn is_place_key(key: &str) -> bool {
+    key.len() == 8 && key.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Lays each of `files` over the one before it, and the variables of the environment that set a key over all of them.
