@@ -226,6 +226,12 @@ impl<'c> Engine<'c> {
     // ## The loop
 
     fn run(mut self) -> Result<LoopEnd, StopCause> {
+        let ended = self.work();
+        self.give_up_transaction();
+        ended
+    }
+
+    fn work(&mut self) -> Result<LoopEnd, StopCause> {
         self.publish(self.clock.now());
         if !self.prepare()? {
             return Ok(LoopEnd::Drained);
@@ -234,6 +240,7 @@ impl<'c> Engine<'c> {
             let now = self.clock.now();
             self.job.handle.heartbeat.beat(Instant::now());
             if self.needs_consumer(now)? {
+                self.give_up_transaction();
                 self.forget_consumer();
                 return Ok(LoopEnd::RecreateConsumer);
             }
@@ -254,6 +261,7 @@ impl<'c> Engine<'c> {
                 }
                 continue;
             }
+            self.open_transaction(now);
             if self.reporter.is_stale(now) {
                 self.meet_groups_of_others();
                 self.publish(now);
@@ -306,7 +314,7 @@ impl<'c> Engine<'c> {
     fn idle_time(&mut self, now: Time) -> Duration {
         let mut until = self.throttle.poll_timeout(now).min(now + self.intake.idle_interval());
         if self.rounds.has_work(self.throttle) {
-            until = until.min(self.rounds.due_at(self.throttle));
+            until = until.min(self.rounds.next_work(now, self.throttle));
         }
         if let Some(group) = self.group {
             until = until.min(group.next_look());

@@ -28,6 +28,8 @@ const LATE_AFTER: Duration = Duration::from_secs(2);
 /// A round that takes longer polls the group, which would expel the consumer otherwise: far below
 /// `max.poll.interval.ms`.
 const POLL_AFTER: Duration = Duration::from_secs(20);
+/// The transaction of a round begins this long before the round is due. The brokers take nearly as long to take it in.
+const LEAD: Duration = Duration::from_millis(3);
 /// The longest time that a drain takes; the next owner reads again what was not committed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 /// The longest wait for the end of a transaction that is given up. The next producer of this id, or the coordinator,
@@ -86,6 +88,18 @@ impl<'c> Rounds<'c> {
         }
     }
 
+    /// Returns the time at which the engine has the next work for the round: its transaction begins, or it is due.
+    pub(super) fn next_work(&self, now: Time, throttle: &Throttle) -> Time {
+        let due = self.due_at(throttle);
+        let opens = due - self.schedule.lead;
+        if self.round.is_empty() || self.machine.is_open() || opens <= now { due } else { opens }
+    }
+
+    /// Returns whether the transaction of the next round is to be open by now.
+    fn is_to_open(&self, now: Time, throttle: &Throttle) -> bool {
+        !self.round.is_empty() && self.due_at(throttle) - self.schedule.lead <= now
+    }
+
     pub(super) fn is_due(&self, now: Time, throttle: &Throttle) -> bool {
         self.is_full() || (self.due_at(throttle) <= now && self.has_work(throttle))
     }
@@ -109,6 +123,28 @@ impl Engine<'_> {
         let ready = self.carry_out(Task::Prepare)?;
         self.end_delay("the producer is ready");
         Ok(ready)
+    }
+
+    /// Begins the transaction of the next round if that is due soon, and sends the outputs that are decided so far.
+    /// Records that come meanwhile join the round.
+    pub(super) fn open_transaction(&mut self, now: Time) {
+        let rounds = &mut self.rounds;
+        if rounds.is_to_open(now, self.throttle) {
+            // The transaction does not grow old, also if records come without a pause from now on.
+            rounds.schedule.latest = rounds.due_at(self.throttle);
+            let link = &mut self.link;
+            #[cfg(feature = "failpoints")]
+            let link = &mut super::faulty_link::FaultyLink(link);
+            rounds.machine.open(&mut rounds.round, link, now);
+        }
+    }
+
+    /// Gives up the transaction of a round that has not begun.
+    pub(super) fn give_up_transaction(&mut self) {
+        if self.rounds.machine.is_open() {
+            self.abandon_round();
+            self.rounds.machine.forget_open();
+        }
     }
 
     /// Delivers what was decided. Returns false if a drain took too long.
@@ -299,13 +335,19 @@ pub(super) struct RoundSchedule {
     early: Time,
     /// The round is due in any case.
     latest: Time,
+    /// The time between the begin of the transaction and that of the round.
+    lead: Duration,
 }
 
 impl RoundSchedule {
     /// Schedules the round that follows one from `began` until `now`.
     pub(super) fn after(began: Time, now: Time, kafka: &Kafka) -> RoundSchedule {
         let next = |interval| due_after(began, now, interval);
-        RoundSchedule { early: next(kafka.min_commit_interval), latest: next(kafka.commit_interval) }
+        let lead = match kafka.delivery {
+            Delivery::ExactlyOnce => LEAD.min(kafka.min_commit_interval / 4),
+            Delivery::AtLeastOnce => Duration::ZERO,
+        };
+        RoundSchedule { early: next(kafka.min_commit_interval), latest: next(kafka.commit_interval), lead }
     }
 }
 

@@ -3,18 +3,20 @@
 //! - At least once: `Starting => Bisecting => Filling => Landing => Bisecting … => CommittingOffsets => done`. Outputs
 //!   are sent for good, in one group that is halved while a broker refuses it; then the offsets are committed through
 //!   the consumer.
-//! - Exactly once: `Starting => Filling => Offsets => Landing => Committing => done`, all in one transaction. Every
-//!   error leads through `Aborting`, or a new producer, and `Resyncing` back to `Starting`, where the rest of the round
-//!   is tried again. Refused records are found in between, in transactions that are always aborted (`Bisecting`).
+//! - Exactly once: `Starting => Filling => Offsets => Landing => Committing => done`, all in one transaction. It may be
+//!   `Open`, with some of the outputs, before the round begins. Every error leads through `Aborting`, or a new
+//!   producer, and `Resyncing` back to `Starting`, where the rest of the round is tried again. Refused records are
+//!   found in between, in transactions that are always aborted (`Bisecting`).
 //!
 //! ARCHITECTURE.md has the table. One [`step`](Machine::step) makes about one call of [`Kafka`] and never waits by
-//! itself, so that its owner can beat, serve the group and be shut down between two steps. While a transaction is open
-//! the group must not be served: a rebalance never meets one. The records that the core counts as completed are always
-//! those that are committed together with the outputs of the round, because outputs are kept until their commit was
-//! acknowledged.
+//! itself, so that its owner can beat, serve the group and be shut down between two steps. In a round the group must
+//! not be served while a transaction is open: a rebalance never meets offsets on their way. The records that the core
+//! counts as completed are always those that are committed together with the outputs of the round, because outputs are
+//! kept until their commit was acknowledged.
 
 mod at_least_once;
 mod bisecting;
+mod early;
 mod exactly_once;
 mod producers;
 mod resync;
@@ -69,6 +71,8 @@ pub struct Machine<O> {
 enum State<O> {
     /// The next attempt begins.
     Starting,
+    /// The transaction of the next round is open, and has the outputs before the tag `sent`.
+    Open { sent: usize },
     /// `next` indexes the first tag that was not handed over; `emptied` tells whether the send queue was flushed for
     /// it.
     Filling { attempt: Attempt<O>, next: usize, emptied: bool },
@@ -212,7 +216,7 @@ impl<O> Machine<O> {
     /// Returns the part of the round that is under way.
     pub fn phase(&self) -> Phase {
         match &self.state {
-            State::Starting | State::Bisecting(_) => Phase::Begin,
+            State::Starting | State::Open { .. } | State::Bisecting(_) => Phase::Begin,
             State::Filling { .. } | State::Landing(_) => Phase::Send,
             State::Offsets(_) => Phase::Offsets,
             State::Committing { .. } | State::CommittingOffsets(_) => Phase::Commit,
@@ -233,6 +237,7 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
         match mem::replace(&mut self.machine.state, State::Starting) {
             State::Starting if at_least_once => self.send_all(),
             State::Starting => self.start_transaction(),
+            State::Open { sent } => self.go_on_from(sent),
             State::Filling { attempt, next, emptied } => self.fill(attempt, next, emptied),
             State::Offsets(attempt) => self.send_offsets(attempt),
             State::Landing(attempt) if at_least_once => self.await_all(attempt),

@@ -30,6 +30,8 @@ pub enum DeliveryError {
     OffsetsTimeout,
     #[error("an abort was not answered")]
     AbortTimeout,
+    #[error("a partition was revoked while the open transaction had records of it")]
+    Revoked,
     #[error("a record is refused")]
     RecordRefused,
     #[error("the outputs did not arrive in time")]

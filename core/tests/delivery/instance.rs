@@ -29,6 +29,8 @@ pub struct Job {
     pub full: usize,
     /// Maximum number of records read in one turn.
     pub reads: u64,
+    /// Transactions begin before their rounds are due.
+    pub opens_early: bool,
 }
 
 /// The end of a turn.
@@ -146,6 +148,14 @@ impl Instance {
         if self.round_is_due(now) {
             self.begin_round(now);
             return self.step(cluster);
+        }
+        if self.job.opens_early && !self.round.is_empty() {
+            let was_open = self.machine.is_open();
+            self.machine.open(&mut self.round, &mut Planted::new(&mut self.client, cluster), now);
+            if self.client.crashed {
+                return Ok(Turn::Died);
+            }
+            cluster.broker.coverage.opened_early += u64::from(self.machine.is_open() && !was_open);
         }
         self.serve_group(cluster)?;
         if self.read(cluster)? {

@@ -20,8 +20,8 @@
 //! - processes: crashes in any call, before and after it is applied, and between calls; pauses shorter and longer than
 //!   session and transaction, also while another process takes over the same id; drains; foreign producers that take an
 //!   id (`faults.rs`)
-//! - the engine: reading and deciding, rounds that poll the group only while no transaction is open, deferred records
-//!   (`instance.rs`, `serving.rs`, `rounds.rs`)
+//! - the engine: reading and deciding, rounds that poll the group only while no transaction is open, in a third of the
+//!   seeds transactions that begin before their rounds, deferred records (`instance.rs`, `serving.rs`, `rounds.rs`)
 //!
 //! The model leaves out: the wire and librdkafka's own code, brokers that lose acknowledged records, KIP-848 groups,
 //! requests in more than one part, `max.poll.interval.ms`, foreign commits, a taint that is reported only after the

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use watermaster_core::delivery::{AttemptOutcome, Event, FatalError, Kafka, Phase, ReplaceCause, Round, Step};
+use watermaster_core::delivery::{
+    AttemptOutcome, DeliveryError, Event, FatalError, Kafka, Phase, ReplaceCause, Round, Step,
+};
 use watermaster_core::units::Time;
 
 use super::client::{Client, Cluster};
@@ -110,6 +112,7 @@ impl Instance {
                     coverage.unknown_applied += 1
                 }
                 Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } => coverage.unknown_not_applied += 1,
+                Event::AttemptEnded { error: DeliveryError::Revoked, .. } => coverage.opened_revoked += 1,
                 Event::Compared { done, .. } => {
                     coverage.resyncs += 1;
                     coverage.resyncs_dropped += u64::from(done > 0);

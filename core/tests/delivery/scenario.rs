@@ -90,6 +90,7 @@ impl Scenario {
             transaction_timeout,
             full: random.one_of(&[3, 10, 30, 100]),
             reads: random.one_of(&[2, 8, 30]),
+            opens_early: false,
         };
         let (calm, wild) = (random.once_in(12), random.once_in(4));
         let factor = if calm { 0 } else { 1 + 2 * u32::from(wild) };

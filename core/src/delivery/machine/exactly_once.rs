@@ -40,7 +40,7 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
 
     /// Returns the outputs of the next attempt and the commits that cover exactly them: the whole round, or as many of
     /// its first decisions as can be sent in time.
-    fn next_part(&mut self) -> Result<(Vec<usize>, Vec<Commit>), FatalError> {
+    pub(super) fn next_part(&mut self) -> Result<(Vec<usize>, Vec<Commit>), FatalError> {
         let tags = self.round.next_tags(self.machine.most);
         let rest = &self.round.outputs[tags.last().map_or(self.round.len(), |last| last + 1)..];
         if let Ok(commits) = commits_without(self.throttle, self.now, rest) {
@@ -51,7 +51,7 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
     }
 
     /// Returns how long outputs and offsets may take, so that time is left for the commit.
-    fn send_timeout(&self) -> Duration {
+    pub(super) fn send_timeout(&self) -> Duration {
         self.machine.transaction_timeout() * 8 / 10
     }
 
@@ -172,7 +172,7 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
     }
 
     /// Aborts the transaction.
-    fn give_up(&mut self, error: DeliveryError, then: Then<K::Offsets>) -> Result<Step, FatalError> {
+    pub(super) fn give_up(&mut self, error: DeliveryError, then: Then<K::Offsets>) -> Result<Step, FatalError> {
         self.end_attempt(AttemptOutcome::Aborted, error);
         self.go_on(State::Aborting { since: self.now, then })
     }
