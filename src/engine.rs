@@ -240,7 +240,6 @@ impl<'c> Engine<'c> {
             let now = self.clock.now();
             self.job.handle.heartbeat.beat(Instant::now());
             if self.needs_consumer(now)? {
-                self.give_up_transaction();
                 self.forget_consumer();
                 return Ok(LoopEnd::RecreateConsumer);
             }

@@ -92,12 +92,7 @@ impl<'c> Rounds<'c> {
     pub(super) fn next_work(&self, now: Time, throttle: &Throttle) -> Time {
         let due = self.due_at(throttle);
         let opens = due - self.schedule.lead;
-        if self.round.is_empty() || self.machine.is_open() || opens <= now { due } else { opens }
-    }
-
-    /// Returns whether the transaction of the next round is to be open by now.
-    fn is_to_open(&self, now: Time, throttle: &Throttle) -> bool {
-        !self.round.is_empty() && self.due_at(throttle) - self.schedule.lead <= now
+        if self.round.is_empty() || opens <= now { due } else { opens }
     }
 
     pub(super) fn is_due(&self, now: Time, throttle: &Throttle) -> bool {
@@ -129,9 +124,10 @@ impl Engine<'_> {
     /// Records that come meanwhile join the round.
     pub(super) fn open_transaction(&mut self, now: Time) {
         let rounds = &mut self.rounds;
-        if rounds.is_to_open(now, self.throttle) {
+        let due = rounds.due_at(self.throttle);
+        if !rounds.round.is_empty() && due - rounds.schedule.lead <= now {
             // The transaction does not grow old, also if records come without a pause from now on.
-            rounds.schedule.latest = rounds.due_at(self.throttle);
+            rounds.schedule.latest = due;
             let link = &mut self.link;
             #[cfg(feature = "failpoints")]
             let link = &mut super::faulty_link::FaultyLink(link);

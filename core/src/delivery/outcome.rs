@@ -30,8 +30,8 @@ pub enum DeliveryError {
     OffsetsTimeout,
     #[error("an abort was not answered")]
     AbortTimeout,
-    #[error("a partition was revoked while the open transaction had records of it")]
-    Revoked,
+    #[error("the group has moved on since the transaction began")]
+    GroupMoved,
     #[error("a record is refused")]
     RecordRefused,
     #[error("the outputs did not arrive in time")]

@@ -87,6 +87,6 @@ counters! {
     waits_for_group 0 70_000 "commits that waited for the group";
     replaced_fatal 0 3_000 "producers replaced because they failed";
     opened_early 50_000 0 "transactions that began before their rounds";
-    opened_revoked 100 0 "of these: aborted because a partition was revoked";
+    opened_revoked 100 0 "of these: aborted because the group had moved on";
     views 1_000_000 3_000_000 "comparisons of a tracker with the commit and the round";
 }

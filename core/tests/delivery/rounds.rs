@@ -112,7 +112,7 @@ impl Instance {
                     coverage.unknown_applied += 1
                 }
                 Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } => coverage.unknown_not_applied += 1,
-                Event::AttemptEnded { error: DeliveryError::Revoked, .. } => coverage.opened_revoked += 1,
+                Event::AttemptEnded { error: DeliveryError::GroupMoved, .. } => coverage.opened_revoked += 1,
                 Event::Compared { done, .. } => {
                     coverage.resyncs += 1;
                     coverage.resyncs_dropped += u64::from(done > 0);

@@ -1,8 +1,8 @@
 //! Exactly once: a transaction that begins shortly before its round is due. The coordinator then knows the partitions,
-//! and the first outputs are on their way, when the round begins: 2 of the 5 ms that a round takes.
+//! and the first outputs are on their way, when the round begins: about 1 ms less for a record in the median.
 
-use super::super::kafka::{Kafka, OffsetsError};
-use super::super::outcome::{DeliveryError, Event, FatalError, Step};
+use super::super::kafka::Kafka;
+use super::super::outcome::{DeliveryError, FatalError, Step};
 use super::super::round::Round;
 use super::{Attempt, Machine, Purpose, State, StepContext, Strategy, Then};
 use crate::units::Time;
@@ -60,31 +60,18 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
     /// Open: takes the offsets, now that the round is due, and goes on with the outputs that were not sent.
     pub(super) fn go_on_from(&mut self, sent: usize) -> Result<Step, FatalError> {
         if self.round.outputs[..sent].iter().any(|output| output.orphan) {
-            return self.give_up_open(DeliveryError::Revoked);
+            return self.give_up_open();
         }
-        self.round.drop_orphans(self.throttle);
-        let (tags, commits) = self.next_part()?;
-        if commits.is_empty() {
-            return self.give_up_open(DeliveryError::Revoked);
-        }
-        match self.kafka.offsets(&commits) {
-            Ok(offsets) => {
-                let deadline = self.machine.began.unwrap_or(self.now) + self.send_timeout();
-                let attempt = Attempt::new(tags, Purpose::Commit(offsets), deadline);
-                self.go_on(State::Filling { attempt, next: sent, emptied: false })
-            }
-            Err(OffsetsError::Refused(error)) => Err(FatalError::Commit(error.into())),
-            Err(OffsetsError::GroupMoved(error) | OffsetsError::Retriable(error)) => {
-                self.machine.events.push(Event::GroupMoved(error));
-                self.give_up_open(DeliveryError::Revoked)
-            }
-        }
+        let Ok((tags, offsets)) = self.next_offsets()? else { return self.give_up_open() };
+        let deadline = self.machine.began.unwrap_or(self.now) + self.send_timeout();
+        let attempt = Attempt::new(tags, Purpose::Commit(offsets), deadline);
+        self.go_on(State::Filling { attempt, next: sent, emptied: false })
     }
 
     /// Aborts the transaction, which may have outputs in flight.
-    fn give_up_open(&mut self, error: DeliveryError) -> Result<Step, FatalError> {
+    fn give_up_open(&mut self) -> Result<Step, FatalError> {
         let has_landed = self.kafka.flush();
         self.machine.producers.in_doubt |= !has_landed || !self.kafka.failures().is_empty();
-        self.give_up(error, Then::Resync)
+        self.give_up(DeliveryError::GroupMoved, Then::Resync)
     }
 }

@@ -11,6 +11,10 @@ use crate::units::Time;
 /// The longest wait for the answer to a commit or an abort; the producer is replaced then.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The tags and the offsets of the next attempt, or the step that follows without them: nothing is left to commit, or
+/// the group has moved on.
+type NextOffsets<O> = Result<(Vec<usize>, O), Step>;
+
 impl<P, K: Kafka<P>> StepContext<'_, P, K> {
     /// Starting: prepares the producer and the offsets, then begins the transaction.
     pub(super) fn start_transaction(&mut self) -> Result<Step, FatalError> {
@@ -21,26 +25,33 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
         if let Some(step) = self.machine.ready(self.kafka, self.now)? {
             return Ok(step);
         }
+        match self.next_offsets()? {
+            Ok((tags, offsets)) => self.begin(tags, Purpose::Commit(offsets)),
+            Err(step) => Ok(step),
+        }
+    }
+
+    /// Takes the outputs of the next attempt, and the offsets that cover exactly them.
+    pub(super) fn next_offsets(&mut self) -> Result<NextOffsets<K::Offsets>, FatalError> {
         self.round.drop_orphans(self.throttle);
         let (tags, commits) = self.next_part()?;
         if commits.is_empty() {
             debug_assert!(tags.is_empty(), "a partition with outputs has completed something");
-            return Ok(Step::Done);
+            return Ok(Err(Step::Done));
         }
-        let offsets = match self.kafka.offsets(&commits) {
-            Ok(offsets) => offsets,
-            Err(OffsetsError::Refused(error)) => return Err(FatalError::Commit(error.into())),
+        match self.kafka.offsets(&commits) {
+            Ok(offsets) => Ok(Ok((tags, offsets))),
+            Err(OffsetsError::Refused(error)) => Err(FatalError::Commit(error.into())),
             Err(OffsetsError::GroupMoved(error) | OffsetsError::Retriable(error)) => {
                 self.machine.events.push(Event::GroupMoved(error));
-                return Ok(Step::PollGroup);
+                Ok(Err(Step::PollGroup))
             }
-        };
-        self.begin(tags, Purpose::Commit(offsets))
+        }
     }
 
     /// Returns the outputs of the next attempt and the commits that cover exactly them: the whole round, or as many of
     /// its first decisions as can be sent in time.
-    pub(super) fn next_part(&mut self) -> Result<(Vec<usize>, Vec<Commit>), FatalError> {
+    fn next_part(&mut self) -> Result<(Vec<usize>, Vec<Commit>), FatalError> {
         let tags = self.round.next_tags(self.machine.most);
         let rest = &self.round.outputs[tags.last().map_or(self.round.len(), |last| last + 1)..];
         if let Ok(commits) = commits_without(self.throttle, self.now, rest) {
