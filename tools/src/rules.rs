@@ -6,9 +6,10 @@ mod instance;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::Exit;
-use changes::{AcceptLossArgs, DiffArgs, ExportRulesArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
+use crate::cli::{Exit, fail};
+use changes::{DiffArgs, ExportRulesArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
 use explain::ExplainArgs;
+use instance::InstanceArgs;
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -36,12 +37,12 @@ enum RulesCommand {
     /// Compare a file with the rules of run time; exits with 1 if they differ
     Diff(DiffArgs),
     /// Go on with what the topic of the rules has, after records of it were lost
-    AcceptLoss(AcceptLossArgs),
+    AcceptLoss(InstanceArgs),
 }
 
 /// Carries out a command on rules.
 pub fn run(args: &RulesArgs) -> Exit {
-    match &args.command {
+    let done = match &args.command {
         RulesCommand::Ls(args) => changes::list(args),
         RulesCommand::Get(args) => changes::get(args),
         RulesCommand::Put(args) => changes::put(args),
@@ -50,7 +51,8 @@ pub fn run(args: &RulesArgs) -> Exit {
         RulesCommand::Export(args) => changes::export(args),
         RulesCommand::Diff(args) => changes::diff(args),
         RulesCommand::AcceptLoss(args) => changes::accept_loss(args),
-    }
+    };
+    done.unwrap_or_else(|error| fail(error.exit(), &error))
 }
 
 /// Returns the words for the origin of a rule.

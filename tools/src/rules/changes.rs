@@ -10,7 +10,7 @@ use watermaster_core::units::LAST_MS;
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
 use super::instance::{InstanceArgs, RulesError, RulesInstance};
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{Exit, OutputArg, print, print_json};
 use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
@@ -118,56 +118,42 @@ pub struct DiffArgs {
     instance: InstanceArgs,
 }
 
-/// Arguments of `accept-loss`.
-#[derive(Debug, Args)]
-pub struct AcceptLossArgs {
-    #[command(flatten)]
-    instance: InstanceArgs,
-}
-
-fn ended(result: Result<(), RulesError>) -> Exit {
-    match result {
-        Ok(()) => Exit::Done,
-        Err(error) => fail(error.exit(), &error),
-    }
-}
-
 /// Lists the rules.
-pub fn list(args: &ListArgs) -> Exit {
+pub(super) fn list(args: &ListArgs) -> Result<Exit, RulesError> {
     let query = args.client.as_ref().map(|client| format!("&client={}", percent_encoded(client))).unwrap_or_default();
-    let listed = RulesInstance::new(&args.instance).and_then(|target| target.rules(&query));
-    ended(listed.map(|rules| match args.output.format {
-        Output::Json => print_json(&rules),
-        Output::Text if rules.is_empty() => print("no rules"),
-        Output::Text => rules.iter().for_each(|rule| {
-            let RuleView { name, origin, state, etag, by, .. } = rule;
-            let origin = super::shown_origin(origin);
-            let by = by.as_ref().map(|by| format!("  by {by}")).unwrap_or_default();
-            print(format_args!("{name:<24} {origin:<8} {state:<14} {etag:<24}{by}\n    {}", rule.rule));
-        }),
-    }))
+    let rules = RulesInstance::new(&args.instance)?.rules(&query)?;
+    let row = |rule: &RuleView| {
+        let RuleView { name, origin, state, etag, by, .. } = rule;
+        let origin = super::shown_origin(origin);
+        let by = by.as_ref().map(|by| format!("  by {by}")).unwrap_or_default();
+        format!("{name:<24} {origin:<8} {state:<14} {etag:<24}{by}\n    {}", rule.rule)
+    };
+    args.output.show(&rules, || match rules.is_empty() {
+        true => "no rules".to_owned(),
+        false => rules.iter().map(row).collect::<Vec<_>>().join("\n"),
+    });
+    Ok(Exit::Done)
 }
 
 /// Prints one rule.
-pub fn get(args: &GetArgs) -> Exit {
-    let found = RulesInstance::new(&args.instance).and_then(|target| {
-        target.asked(target.endpoint.get(&target.path(&format!("rules/{}", percent_encoded(&args.name)))))
-    });
-    ended(found.map(|(_, rule)| print_json(&rule)))
+pub(super) fn get(args: &GetArgs) -> Result<Exit, RulesError> {
+    let rule: Value = RulesInstance::new(&args.instance)?.read(&format!("rules/{}", percent_encoded(&args.name)))?;
+    print_json(&rule);
+    Ok(Exit::Done)
 }
 
 /// Puts a rule, or the rules of a file.
-pub fn put(args: &PutArgs) -> Exit {
-    ended(RulesInstance::new(&args.instance).and_then(|target| match (&args.name, &args.file) {
-        (_, Some(file)) => put_file(&target, file, args),
-        (Some(name), None) => {
-            let body = body(args)?;
-            let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run, Some(WAIT))?;
-            print(told(&answer, args.dry_run));
-            Ok(())
-        }
-        (None, None) => Err(RulesError::Arguments("error: a name, or --file, is needed".to_owned())),
-    }))
+pub(super) fn put(args: &PutArgs) -> Result<Exit, RulesError> {
+    let target = RulesInstance::new(&args.instance)?;
+    if let Some(file) = &args.file {
+        put_file(&target, file, args)?;
+        return Ok(Exit::Done);
+    }
+    // Without a file the name is required.
+    let (name, body) = (args.name.as_deref().unwrap_or_default(), body(args)?);
+    let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run, Some(WAIT))?;
+    print(told(&answer, args.dry_run));
+    Ok(Exit::Done)
 }
 
 /// The rule that the options describe.
@@ -311,27 +297,26 @@ fn same(one: &Value, other: &Value, name: &str) -> bool {
 }
 
 /// Deletes a rule.
-pub fn remove(args: &RemoveArgs) -> Exit {
-    let removed = RulesInstance::new(&args.instance)
-        .and_then(|target| target.change(&args.name, None, args.if_match.as_deref(), args.dry_run, None));
-    ended(removed.map(|(_, answer)| print(told(&answer, args.dry_run))))
+pub(super) fn remove(args: &RemoveArgs) -> Result<Exit, RulesError> {
+    let target = RulesInstance::new(&args.instance)?;
+    let (_, answer) = target.change(&args.name, None, args.if_match.as_deref(), args.dry_run, None)?;
+    print(told(&answer, args.dry_run));
+    Ok(Exit::Done)
 }
 
 /// Prints the rules of run time as a file.
-pub fn export(args: &ExportRulesArgs) -> Exit {
-    let exported = RulesInstance::new(&args.instance).and_then(|target| {
-        let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
-        print(format_args!("[[service]]\nname = {:?}", target.service));
-        // An expired rule is kept for thirty days, and can't be put again.
-        for rule in rules.into_iter().filter(|rule| rule.state != "expired") {
-            let object = rule.rule.as_object().cloned().unwrap_or_default();
-            let fields = object.iter().filter(|(key, _)| *key != "name");
-            let fields: String = fields.map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
-            print(format_args!("\n[[service.rule]]\nname = {:?}\n{}", rule.name, fields.trim_end()));
-        }
-        Ok(())
-    });
-    ended(exported)
+pub(super) fn export(args: &ExportRulesArgs) -> Result<Exit, RulesError> {
+    let target = RulesInstance::new(&args.instance)?;
+    let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
+    print(format_args!("[[service]]\nname = {:?}", target.service));
+    // An expired rule is kept for thirty days, and can't be put again.
+    for rule in rules.into_iter().filter(|rule| rule.state != "expired") {
+        let object = rule.rule.as_object().cloned().unwrap_or_default();
+        let fields = object.iter().filter(|(key, _)| *key != "name");
+        let fields: String = fields.map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
+        print(format_args!("\n[[service.rule]]\nname = {:?}\n{}", rule.name, fields.trim_end()));
+    }
+    Ok(Exit::Done)
 }
 
 /// Writes a value of JSON in TOML.
@@ -347,41 +332,36 @@ fn toml(value: &Value) -> String {
 }
 
 /// Prints the differences between a file and the rules of run time.
-pub fn diff(args: &DiffArgs) -> Exit {
-    let compared = RulesInstance::new(&args.instance).and_then(|target| {
-        let (wanted, known) = (of_file(&args.file, &target.service)?, run_time(&target)?);
-        let mut differs = false;
-        let mut tell = |sign: char, name: &str, rule: &Value| {
-            differs = true;
-            print(format_args!("{sign} {name} {rule}"));
-        };
-        for (name, body) in &wanted {
-            match known.iter().find(|rule| rule.name == *name) {
-                Some(rule) if same(&rule.rule, body, name) => {}
-                Some(rule) => {
-                    tell('-', name, &rule.rule);
-                    tell('+', name, body);
-                }
-                None => tell('+', name, body),
+pub(super) fn diff(args: &DiffArgs) -> Result<Exit, RulesError> {
+    let target = RulesInstance::new(&args.instance)?;
+    let (wanted, known) = (of_file(&args.file, &target.service)?, run_time(&target)?);
+    let mut exit = Exit::Done;
+    let mut tell = |sign: char, name: &str, rule: &Value| {
+        exit = Exit::No;
+        print(format_args!("{sign} {name} {rule}"));
+    };
+    for (name, body) in &wanted {
+        match known.iter().find(|rule| rule.name == *name) {
+            Some(rule) if same(&rule.rule, body, name) => {}
+            Some(rule) => {
+                tell('-', name, &rule.rule);
+                tell('+', name, body);
             }
+            None => tell('+', name, body),
         }
-        for rule in known.iter().filter(|rule| wanted.iter().all(|(name, _)| *name != rule.name)) {
-            tell('-', &rule.name, &rule.rule);
-        }
-        Ok(differs)
-    });
-    match compared {
-        Ok(false) => Exit::Done,
-        Ok(true) => Exit::No,
-        Err(error) => fail(error.exit(), &error),
     }
+    for rule in known.iter().filter(|rule| wanted.iter().all(|(name, _)| *name != rule.name)) {
+        tell('-', &rule.name, &rule.rule);
+    }
+    Ok(exit)
 }
 
 /// Goes on with what the topic of the rules has.
-pub fn accept_loss(args: &AcceptLossArgs) -> Exit {
-    let accepted = RulesInstance::new(&args.instance)
-        .and_then(|target| target.asked(target.endpoint.post(&target.path("rules/accept-loss"))));
-    ended(accepted.map(|_| print("the rules are those that the topic has now")))
+pub(super) fn accept_loss(args: &InstanceArgs) -> Result<Exit, RulesError> {
+    let target = RulesInstance::new(args)?;
+    target.asked(target.endpoint.post(&target.path("rules/accept-loss")))?;
+    print("the rules are those that the topic has now");
+    Ok(Exit::Done)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use clap::Args;
 use watermaster_api::{ExplainView, FieldView, RuleRef, rfc3339};
-use watermaster_settings::{Service, config::instant};
+use watermaster_settings::config::instant;
 
 use super::instance::{InstanceArgs, RulesError, RulesInstance};
-use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail};
+use crate::cli::{ConfigFile, Exit, OutputArg, choose};
 use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
@@ -40,26 +40,10 @@ fn at(text: &str) -> Result<i64, &'static str> {
 }
 
 /// Prints the values and the rules that gave them.
-pub fn run(args: &ExplainArgs) -> Exit {
-    if args.files.is_empty() {
-        return match asked(args) {
-            Ok(view) => shown(args, &view),
-            Err(error) => fail(error.exit(), &error),
-        };
-    }
-    let config = match (ConfigFile { paths: args.files.clone() }).load() {
-        Ok(config) => config,
-        Err(errors) => return fail(Exit::Config, errors),
-    };
-    match choose(&config.settings.services, args.instance.service.as_deref()) {
-        Ok(service) => shown(args, &explained(service, args)),
-        Err(error) => fail(Exit::Usage, error),
-    }
-}
-
-fn shown(args: &ExplainArgs, view: &ExplainView) -> Exit {
-    args.output.show(view, || text(view));
-    Exit::Done
+pub(super) fn run(args: &ExplainArgs) -> Result<Exit, RulesError> {
+    let view = if args.files.is_empty() { asked(args)? } else { of_files(args)? };
+    args.output.show(&view, || text(&view));
+    Ok(Exit::Done)
 }
 
 /// Asks the instance, which has the rules of run time as well.
@@ -70,11 +54,15 @@ fn asked(args: &ExplainArgs) -> Result<ExplainView, RulesError> {
     RulesInstance::new(&args.instance)?.read(&format!("explain?{}", query.collect::<Vec<_>>().join("&")))
 }
 
-fn explained(service: &Service, args: &ExplainArgs) -> ExplainView {
-    let mut policy = service.policy.clone();
+/// Explains the configuration.
+fn of_files(args: &ExplainArgs) -> Result<ExplainView, RulesError> {
+    let config = ConfigFile { paths: args.files.clone() }.load();
+    let services = config.map_err(|errors| RulesError::File(errors.to_string()))?.settings.services;
+    let service = choose(&services, args.instance.service.as_deref());
+    let mut policy = service.map_err(|error| RulesError::Arguments(error.to_string()))?.policy.clone();
     policy.meet_groups_of(args.client.as_deref().into_iter());
     let policy = policy.at(args.at.unwrap_or_else(|| millis(SystemTime::now())));
-    ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref())
+    Ok(ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref()))
 }
 
 /// Writes a line for each field, and the rules that lost below it.
