@@ -1,20 +1,18 @@
 //! `watermaster work`: stands in for a protected service, so that a capacity has something to protect.
 
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use clap::Args;
 use serde::Serialize;
-use watermaster_kafka::ask::AskError;
 use watermaster_kafka::load::Worker;
-use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::reader::FromText as _;
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
-use crate::sources::{ServiceError, service_of};
+use crate::sources::{ServiceError, configured};
 
 /// The time between two looks at the backlog and at the file with the rate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,24 +57,16 @@ fn rate(text: &str) -> Result<Rate, &'static str> {
 #[derive(Debug, thiserror::Error)]
 enum WorkError {
     #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: the service {0:?} has no consumer_group to read as")]
     NoGroup(String),
-    #[error("error: {0}")]
-    Open(#[from] AskError),
-    #[error("error: can't listen for signals: {0}")]
-    Signals(#[source] io::Error),
 }
 
 impl WorkError {
     fn exit(&self) -> Exit {
         match self {
             Self::Service(error) => error.exit(),
-            Self::Open(AskError::Unreachable { .. }) => Exit::Unreachable,
-            Self::Config(_) | Self::NoGroup(_) | Self::Open(_) => Exit::Config,
-            Self::Signals(_) => Exit::Stopped,
+            Self::NoGroup(_) => Exit::Config,
         }
     }
 }
@@ -107,13 +97,13 @@ pub fn run(args: &WorkArgs) -> Exit {
 }
 
 fn work(args: &WorkArgs) -> Result<Report, WorkError> {
-    let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
+    let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let group = service.consumer_group.ok_or_else(|| WorkError::NoGroup(service.name.clone()))?;
     let capacity = service.policy.capacity as f64 / service.policy.cycle.as_secs_f64();
     let wanted =
         || args.rate_file.as_deref().and_then(read_rate).unwrap_or(args.rate).per_second(LOOK_INTERVAL, capacity);
-    let interrupts = signals::listen().map_err(WorkError::Signals)?;
-    let worker = Worker::join(&kafka, &group, &service.target, CONNECT_TIMEOUT)?;
+    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
+    let worker = Worker::join(&kafka, &group, &service.target, CONNECT_TIMEOUT).map_err(ServiceError::Open)?;
 
     let mut report = Report { service: service.name, finished: 0, most_behind: 0, slowest: 1.0 };
     let mut turns = Turns { rate: wanted(), part: 1.0, next: Instant::now() };

@@ -25,11 +25,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Ranges, Reader};
-use watermaster_settings::{Kafka, Service, config::ConfigErrors};
+use watermaster_settings::{Kafka, Service};
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, fail};
 use crate::progress::OffsetProgress;
-use crate::sources::{ServiceError, service_of};
+use crate::sources::{ServiceError, configured};
 use origin::Origin;
 use select::SelectArgs;
 
@@ -80,8 +80,6 @@ struct TopicArgs {
 #[derive(Debug, thiserror::Error)]
 enum DlqError {
     #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: {0}")]
     Open(#[from] AskError),
@@ -93,8 +91,6 @@ enum DlqError {
     Job(JobError),
     #[error("error: the result can't be written: {0}")]
     Unwritable(#[source] io::Error),
-    #[error("error: can't listen for signals: {0}")]
-    Signals(#[source] io::Error),
     #[error("error: {0}")]
     Stopped(String),
 }
@@ -112,9 +108,9 @@ impl DlqError {
             DlqError::Open(AskError::Unreachable { .. } | AskError::Topic { .. }) | DlqError::Unreachable(_) => {
                 Exit::Unreachable
             }
-            DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
+            DlqError::Open(_) => Exit::Config,
             DlqError::Usage(_) => Exit::Usage,
-            DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Signals(_) | DlqError::Stopped(_) => Exit::Stopped,
+            DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Stopped(_) => Exit::Stopped,
         }
     }
 }
@@ -134,7 +130,7 @@ pub fn run(args: &DlqArgs) -> Exit {
 impl TopicArgs {
     /// Reads the configuration; the sources of the service include the topics that match its patterns now.
     fn load(&self) -> Result<(Kafka, Service), DlqError> {
-        Ok(service_of(self.file.load()?.settings, self.service.as_deref())?)
+        Ok(configured(&self.file, self.service.as_deref())?)
     }
 
     /// Returns the dead-letter topics that the options name.

@@ -21,6 +21,7 @@ use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_le
 use crate::cli::{OutputArg, positive};
 use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
+use crate::sources::ServiceError;
 
 /// The most records and bytes of one transaction.
 const MAX_RECORDS: usize = 2_000;
@@ -250,7 +251,7 @@ impl<'s> Redrive<'s> {
     pub(super) fn new(
         kafka: &'s Kafka, service: &'s Service, reader: Reader, options: JobOptions, work: Work<'s>,
     ) -> Result<Redrive<'s>, DlqError> {
-        let interrupts = signals::listen().map_err(DlqError::Signals)?;
+        let interrupts = signals::listen().map_err(ServiceError::Signals)?;
         if ensure_ledger(kafka, &service.ledger(), &reader, CONNECT_TIMEOUT)? {
             eprintln!("made the topic {}", service.ledger());
         }

@@ -15,10 +15,10 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_kafka::topics::SourcePartition;
-use watermaster_settings::{Delivery, config::ConfigErrors};
+use watermaster_settings::Delivery;
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
-use crate::sources::{ServiceError, service_of};
+use crate::sources::{ServiceError, configured};
 use plan::{Direction, GroupOffsets, Note};
 use report::{HandoverReport, PartitionRow};
 
@@ -52,11 +52,7 @@ pub struct HandoverArgs {
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
     #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
     Service(#[from] ServiceError),
-    #[error("error: {0}")]
-    Open(#[from] AskError),
     #[error("error: {0}")]
     Kafka(#[from] HandoverError),
     #[error("error: {group} is the group of Watermaster itself")]
@@ -85,11 +81,8 @@ impl CommandError {
     fn exit(&self) -> Exit {
         match self {
             CommandError::Service(error) => error.exit(),
-            CommandError::Open(AskError::Unreachable { .. })
-            | CommandError::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
-            CommandError::Config(_) | CommandError::Open(_) | CommandError::Kafka(HandoverError::Ask(_)) => {
-                Exit::Config
-            }
+            CommandError::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
+            CommandError::Kafka(HandoverError::Ask(_)) => Exit::Config,
             CommandError::SameGroup { .. } => Exit::Usage,
             _ => Exit::Stopped,
         }
@@ -102,7 +95,7 @@ pub fn run(args: &HandoverArgs) -> Exit {
 }
 
 fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
-    let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
+    let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let ours = group_id(&kafka, &service);
     let (direction, theirs) = match (&args.to, &args.from) {
         (Some(to), _) => (Direction::To, to.clone()),
@@ -116,9 +109,10 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         Direction::From => (&theirs, &ours),
     };
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-    let handover = Handover::open(&kafka, takes, &topics, CONNECT_TIMEOUT)?;
+    let open = |group: &str| Handover::open(&kafka, group, &topics, CONNECT_TIMEOUT).map_err(HandoverError::Ask);
+    let handover = open(takes)?;
     let marks = match direction {
-        Direction::To => Some(Handover::open(&kafka, &ours, &topics, CONNECT_TIMEOUT)?),
+        Direction::To => Some(open(&ours)?),
         Direction::From => None,
     };
     // In this order: members that leave now have committed before.

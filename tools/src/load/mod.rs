@@ -81,8 +81,6 @@ enum LoadError {
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {0}")]
     Session(#[from] SessionError),
-    #[error("error: can't listen for signals: {0}")]
-    Signals(#[source] io::Error),
 }
 
 impl LoadError {
@@ -92,7 +90,7 @@ impl LoadError {
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
             Self::Service(error) => error.exit(),
             Self::Unwritable { .. } => Exit::Usage,
-            Self::Session(_) | Self::Signals(_) => Exit::Stopped,
+            Self::Session(_) => Exit::Stopped,
         }
     }
 }
@@ -119,7 +117,7 @@ fn play(args: &LoadArgs) -> Result<LoadReport, LoadError> {
         write(path, "")?;
     }
     let plan = Plan::new(&scenario, &service)?;
-    let interrupts = signals::listen().map_err(LoadError::Signals)?;
+    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
     let report = measure(&kafka, &service, plan, !args.no_read_back, &interrupts)?;
     args.output.show(&report, || text(&report));
     if let Some(path) = &args.report {

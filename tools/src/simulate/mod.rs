@@ -33,10 +33,9 @@ use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::rules;
-use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
+use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::sources::{self, ServiceError};
@@ -160,10 +159,6 @@ fn step(text: &str) -> Result<Duration, &'static str> {
 #[derive(Debug, thiserror::Error)]
 enum SimulateError {
     #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: {}: {source}", path.display())]
     Trace { path: PathBuf, source: TraceError },
@@ -188,12 +183,10 @@ enum SimulateError {
 impl SimulateError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => {
-                Exit::Config
-            }
             Self::Service(error) => error.exit(),
+            Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => Exit::Config,
             Self::Planned(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
-            Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
+            Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
     }
 }
@@ -247,7 +240,7 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
 fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
     let mut file = args.file.clone();
     file.paths.extend(args.rules.clone());
-    let mut settings = file.load()?.settings;
+    let mut settings = file.load().map_err(ServiceError::Config)?.settings;
     if args.without_rules {
         settings.services.iter_mut().for_each(|service| service.policy.rules = Arc::default());
     }
@@ -256,7 +249,7 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
         Some(path) => {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| SimulateError::Unreadable { path: path.clone(), source })?;
-            let scenario = Scenario::parse(&text, path)?;
+            let scenario = Scenario::parse(&text, path).map_err(PlannedError::Scenario)?;
             let (_, service) = sources::service_of(settings.clone(), args.service.as_deref())?;
             Some(Planned::new(&scenario, &service)?)
         }
@@ -307,12 +300,12 @@ fn write(path: &Path, text: &str) -> Result<(), SimulateError> {
 }
 
 /// Chooses the service: the named one, or else that of the trace. Patterns match the topics of the trace.
-fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Result<Service, ChoiceError> {
+fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Result<Service, ServiceError> {
     let topics: Vec<String> = contents.partitions.iter().map(|partition| partition.topic.clone()).collect();
     let settings = settings.with_matches(&topics);
     let traced = settings.services.iter().any(|service| service.name == contents.service);
     let name = name.or_else(|| traced.then_some(contents.service.as_str()));
-    choose(&settings.services, name).cloned()
+    Ok(choose(&settings.services, name)?.clone())
 }
 
 /// Leaves out of the rules of the service that which is simulated otherwise: shadow mode, and the capacity if others are

@@ -7,21 +7,20 @@
 mod merge;
 mod sample;
 
-use std::io::{self, BufWriter};
+use std::io::BufWriter;
 use std::time::{Duration, SystemTime};
 use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
 use watermaster_api::rfc3339;
-use watermaster_kafka::ask::AskError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
-use watermaster_settings::{ClientFrom, config::ConfigErrors};
+use watermaster_settings::ClientFrom;
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::moment::{millis, moment};
 use crate::signals;
-use crate::sources::{ServiceError, service_of};
+use crate::sources::{ServiceError, configured};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
 use merge::Merge;
 
@@ -54,8 +53,6 @@ pub struct TraceArgs {
 #[derive(Debug, thiserror::Error)]
 enum RecordingError {
     #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: --from is not before --to")]
     NoTime,
@@ -64,25 +61,21 @@ enum RecordingError {
     #[error("error: service {service}: no topic matches the patterns of its sources")]
     NoSource { service: String },
     #[error("error: {0}")]
-    Open(#[from] AskError),
-    #[error("error: {0}")]
     Log(#[from] LogError),
     #[error("error: {topic}/{partition}: no answer from the brokers for {} s: {why}", .waited.as_secs())]
     NoProgress { topic: String, partition: i32, waited: Duration, why: String },
     #[error("error: {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: TraceError },
-    #[error("error: can't listen for signals: {0}")]
-    Signals(#[source] io::Error),
 }
 
 impl RecordingError {
     fn exit(&self) -> Exit {
         match self {
             Self::Service(error) => error.exit(),
-            Self::NoProgress { .. } | Self::Open(AskError::Unreachable { .. }) => Exit::Unreachable,
-            Self::Config(_) | Self::NoSource { .. } | Self::NeedsSchemas { .. } | Self::Open(_) => Exit::Config,
+            Self::NoProgress { .. } => Exit::Unreachable,
+            Self::NoSource { .. } | Self::NeedsSchemas { .. } => Exit::Config,
             Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
-            Self::Log(_) | Self::Signals(_) => Exit::Stopped,
+            Self::Log(_) => Exit::Stopped,
         }
     }
 }
@@ -100,7 +93,7 @@ pub fn run(args: &TraceArgs) -> Exit {
 }
 
 fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
-    let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
+    let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let (from, to) = (args.from.map(millis), args.to.map(millis));
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(RecordingError::NoTime);
@@ -118,7 +111,7 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     let file = File::options().write(true).create(true).truncate(false).open(&args.out);
     let file = file.map_err(|error| unwritable(error.into()))?;
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-    let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
+    let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT).map_err(ServiceError::Open)?;
     file.set_len(0).map_err(|error| unwritable(error.into()))?;
     let options = WriterOptions {
         service: service.name.clone(),
@@ -126,7 +119,7 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
         partitions: log.partitions().iter().map(traced).collect(),
     };
     let writer = TraceWriter::new(BufWriter::new(file), options).map_err(unwritable)?;
-    let interrupts = signals::listen().map_err(RecordingError::Signals)?;
+    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
     let written = Merge::new(&log, &service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
     let (_, contents) = written.finish().map_err(unwritable)?;
     Ok(contents)
