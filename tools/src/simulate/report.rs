@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use watermaster_api::rfc3339;
 use watermaster_settings::Service;
@@ -16,24 +16,24 @@ use crate::format::{printable, seconds};
 use crate::trace_file::Contents;
 
 /// The result of all simulations of a trace.
+#[derive(Serialize)]
 pub struct WhatIf {
-    pub facts: TraceFacts,
-    pub points: Vec<Point>,
-    pub answers: Vec<FoundCapacity>,
-    /// A live run beside the only point, if there was one.
-    pub live: Option<Vec<Comparison>>,
-}
-
-/// The trace, and the settings that all simulations have in common.
-pub struct TraceFacts {
     service: String,
+    #[serde(rename = "cycle_seconds", serialize_with = "in_seconds")]
     cycle: Duration,
+    #[serde(rename = "threshold_seconds", serialize_with = "in_seconds")]
     threshold: Duration,
     /// The extent of the trace, for people and as JSON.
+    #[serde(skip)]
     extent: String,
     trace: Value,
     /// Reasons to doubt the numbers.
     notes: Vec<String>,
+    pub points: Vec<Point>,
+    pub answers: Vec<FoundCapacity>,
+    /// A live run beside the only point, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<Vec<Comparison>>,
 }
 
 /// One simulation.
@@ -54,7 +54,7 @@ pub struct FoundCapacity {
 
 impl WhatIf {
     pub fn new(contents: &Contents, service: &Service, options: &ReplayOptions) -> WhatIf {
-        let facts = TraceFacts {
+        WhatIf {
             service: service.name.clone(),
             cycle: service.policy.cycle,
             threshold: options.threshold,
@@ -65,13 +65,15 @@ impl WhatIf {
                 "from": rfc3339(contents.first_ms), "to": rfc3339(contents.last_ms),
             }),
             notes: notes(contents, service, options),
-        };
-        WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }
+            points: Vec::new(),
+            answers: Vec::new(),
+            live: None,
+        }
     }
 
     /// Returns a sentence about the trace.
     pub fn title(&self) -> String {
-        format!("{}: {}", self.facts.service, self.facts.extent)
+        format!("{}: {}", self.service, self.extent)
     }
 
     /// Returns whether every question has an answer.
@@ -108,47 +110,32 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
 
 // ## JSON
 
-impl Serialize for WhatIf {
+fn in_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    time.as_secs_f64().serialize(serializer)
+}
+
+impl Serialize for Point {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let facts = &self.facts;
-        let mut report = serializer.serialize_struct("WhatIf", 8)?;
-        report.serialize_field("service", &facts.service)?;
-        report.serialize_field("cycle_seconds", &facts.cycle.as_secs_f64())?;
-        report.serialize_field("threshold_seconds", &facts.threshold.as_secs_f64())?;
-        report.serialize_field("trace", &facts.trace)?;
-        report.serialize_field("notes", &facts.notes)?;
-        report.serialize_field("points", &self.points.iter().map(Point::json).collect::<Vec<_>>())?;
-        report.serialize_field("answers", &self.answers.iter().map(FoundCapacity::json).collect::<Vec<_>>())?;
-        if let Some(live) = &self.live {
-            report.serialize_field("live", live)?;
-        }
-        report.end()
+        let Point { rules, capacity, outcome } = self;
+        let point = json!({
+            "mode": <&str>::from(rules.mode), "lending": <&str>::from(rules.lending), "capacity": capacity,
+            "used": outcome.used, "largest_window": outcome.largest_window,
+            "service": outcome.service, "all": outcome.total, "clients": outcome.clients,
+        });
+        point.serialize(serializer)
     }
 }
 
-impl Point {
-    fn json(&self) -> Value {
-        point_json(self.rules, self.capacity, &self.outcome)
-    }
-}
-
-fn point_json(rules: Rules, capacity: u64, outcome: &Outcome) -> Value {
-    json!({
-        "mode": <&str>::from(rules.mode), "lending": <&str>::from(rules.lending), "capacity": capacity,
-        "used": outcome.used, "largest_window": outcome.largest_window,
-        "service": outcome.service, "all": outcome.total, "clients": outcome.clients,
-    })
-}
-
-impl FoundCapacity {
-    fn json(&self) -> Value {
-        let answer = self.found.answer.as_ref();
-        json!({
+impl Serialize for FoundCapacity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let point = self.point();
+        let found = json!({
             "mode": <&str>::from(self.rules.mode), "lending": <&str>::from(self.rules.lending),
-            "capacity": answer.map(|(capacity, _)| capacity),
+            "capacity": point.as_ref().map(|point| point.capacity),
             "largest_tried": self.largest, "simulations": self.found.runs, "monotone": self.found.monotone,
-            "point": answer.map(|(capacity, outcome)| point_json(self.rules, *capacity, outcome)),
-        })
+            "point": point,
+        });
+        found.serialize(serializer)
     }
 }
 
@@ -156,36 +143,40 @@ impl FoundCapacity {
 
 /// Writes the report for a terminal, with at most `top` clients for each point.
 pub fn text(report: &WhatIf, top: usize) -> String {
-    let facts = &report.facts;
     let mut text = report.title() + "\n";
     for points in report.points.chunk_by(|one, other| one.rules == other.rules) {
-        let _ = write!(text, "\n{}\n{}\n", title(points[0].rules, facts), table(points, facts, top));
-        points.iter().for_each(|point| text.extend(beside(point, facts)));
+        let _ = write!(text, "\n{}\n{}\n", title(points[0].rules, report), table(points, report, top));
+        points.iter().for_each(|point| text.extend(beside(point, report)));
     }
     for answer in &report.answers {
-        let _ = write!(text, "\n{}: {}\n", title(answer.rules, facts), answer.sentence());
-        if let Some((capacity, outcome)) = &answer.found.answer {
-            let point = Point { rules: answer.rules, capacity: *capacity, outcome: outcome.clone() };
-            let _ = writeln!(text, "{}", table(std::slice::from_ref(&point), facts, top));
-            text.extend(beside(&point, facts));
+        let _ = write!(text, "\n{}: {}\n", title(answer.rules, report), answer.sentence());
+        if let Some(point) = answer.point() {
+            let _ = writeln!(text, "{}", table(std::slice::from_ref(&point), report, top));
+            text.extend(beside(&point, report));
         }
     }
     if let Some(live) = &report.live {
         let _ = write!(text, "\nbeside the live run\n{}\n", live::text(live));
     }
-    for note in &facts.notes {
+    for note in &report.notes {
         let _ = write!(text, "\nnote: {note}");
     }
     text.truncate(text.trim_end().len());
     text
 }
 
-fn title(rules: Rules, facts: &TraceFacts) -> String {
-    let cycle = humantime::format_duration(facts.cycle);
+fn title(rules: Rules, report: &WhatIf) -> String {
+    let cycle = humantime::format_duration(report.cycle);
     format!("{}, {}, capacity per {cycle}", <&str>::from(rules.mode), <&str>::from(rules.lending))
 }
 
 impl FoundCapacity {
+    /// Returns the simulation of the answer.
+    fn point(&self) -> Option<Point> {
+        let (capacity, outcome) = self.found.answer.clone()?;
+        Some(Point { rules: self.rules, capacity, outcome })
+    }
+
     fn sentence(&self) -> String {
         let client = self.goal.client.as_deref().map_or("each client".into(), printable);
         let goal = match self.goal.bound {
@@ -203,8 +194,8 @@ impl FoundCapacity {
     }
 }
 
-fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
-    let above = format!("above {}", humantime::format_duration(facts.threshold));
+fn table(points: &[Point], report: &WhatIf, top: usize) -> String {
+    let above = format!("above {}", humantime::format_duration(report.threshold));
     let titles = [
         "capacity", "used", "window", "client", "records", "delayed", "rejected", "p50", "p99", "max", "backlog",
         &above,
@@ -227,7 +218,7 @@ fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
 }
 
 /// Says what the table has no column for: retries, and the modelled service.
-fn beside(point: &Point, facts: &TraceFacts) -> Option<String> {
+fn beside(point: &Point, report: &WhatIf) -> Option<String> {
     let (capacity, retries) = (point.capacity, point.outcome.total.retries);
     let mut parts = Vec::new();
     if retries > 0 {
@@ -235,7 +226,7 @@ fn beside(point: &Point, facts: &TraceFacts) -> Option<String> {
     }
     if let Some(service) = &point.outcome.service {
         let delay = |delay: Option<f64>| delay.map_or("-".to_owned(), seconds);
-        let above = humantime::format_duration(facts.threshold);
+        let above = humantime::format_duration(report.threshold);
         parts.push(format!(
             "records were in the service for {} (p99), {} at most, for more than {above} during {}; \
              at most {} at a time; it fell to {} % of its rate",

@@ -22,7 +22,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, io};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use watermaster_api::rfc3339;
@@ -133,22 +133,15 @@ pub fn named(id: &str, hashed: bool) -> String {
 }
 
 /// A part of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 pub enum TracePart {
+    #[strum(to_string = "the header")]
     Header,
     /// Counted from 1.
+    #[strum(to_string = "block {0}")]
     Block(usize),
+    #[strum(to_string = "the footer")]
     Footer,
-}
-
-impl fmt::Display for TracePart {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TracePart::Header => write!(formatter, "the header"),
-            TracePart::Block(number) => write!(formatter, "block {number}"),
-            TracePart::Footer => write!(formatter, "the footer"),
-        }
-    }
 }
 
 /// A trace can't be read or written.
