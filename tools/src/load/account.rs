@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use watermaster_core::units::nanos;
 use watermaster_kafka::load::RecordPosition;
 
 use super::{plan::Plan, schedule::RecordShape};
@@ -263,33 +264,37 @@ impl Account {
     }
 }
 
-/// Delays in microseconds. A quantile is exact to three digits.
+/// Delays in microseconds.
+pub type Delays = RecordTimes<1_000>;
+
+/// Times of records, in units of `NANOS` nanoseconds. A quantile is exact to three digits.
 #[derive(Debug, Clone)]
-pub struct Delays {
+pub struct RecordTimes<const NANOS: u64> {
     histogram: Histogram<u64>,
-    /// The largest delay, exactly.
+    /// The largest time, exactly.
     largest: u64,
 }
 
-impl Default for Delays {
-    fn default() -> Delays {
-        Delays::with_digits(3)
+impl<const NANOS: u64> Default for RecordTimes<NANOS> {
+    fn default() -> Self {
+        Self::with_digits(3)
     }
 }
 
-impl Delays {
-    fn with_digits(digits: u8) -> Delays {
-        Delays { histogram: Histogram::new(digits).expect("1 to 5 digits are allowed"), largest: 0 }
+impl<const NANOS: u64> RecordTimes<NANOS> {
+    fn with_digits(digits: u8) -> Self {
+        Self { histogram: Histogram::new(digits).expect("1 to 5 digits are allowed"), largest: 0 }
     }
 
-    pub fn record(&mut self, delay: Duration) {
-        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+    #[inline]
+    pub fn record(&mut self, time: Duration) {
+        let units = nanos(time) / NANOS;
         // A saturating record would not let the histogram grow.
-        self.histogram.record(micros).expect("the histogram resizes itself");
-        self.largest = self.largest.max(micros);
+        self.histogram.record(units).expect("the histogram resizes itself");
+        self.largest = self.largest.max(units);
     }
 
-    pub fn add(&mut self, other: &Delays) {
+    pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("the histogram resizes itself");
         self.largest = self.largest.max(other.largest);
     }
@@ -298,10 +303,10 @@ impl Delays {
         self.histogram.len()
     }
 
-    /// Returns the delay in seconds that this part of the delays (0 to 1) does not exceed; 0 if there is none.
+    /// Returns the time in seconds that this part of the times (0 to 1) does not exceed; 0 if there is none.
     pub fn quantile(&self, quantile: f64) -> f64 {
         // The histogram returns the end of a range, which may lie beyond the largest value.
-        self.histogram.value_at_quantile(quantile).min(self.largest) as f64 / 1e6
+        self.histogram.value_at_quantile(quantile).min(self.largest) as f64 / (1e9 / NANOS as f64)
     }
 }
 

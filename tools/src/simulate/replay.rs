@@ -331,7 +331,7 @@ impl<'t> Replay<'t> {
         let (tallies, counted_from) = (&mut self.tallies, self.counted_from);
         service.advance(until, |record, now| {
             if record.sent >= counted_from {
-                tallies[record.client as usize].finished.add(record.sent, now);
+                tallies[record.client as usize].finished.record(now.since(record.sent));
             }
         });
     }

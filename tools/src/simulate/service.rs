@@ -127,7 +127,7 @@ impl ServiceQueue {
 
     fn count(&mut self, admitted: Time, now: Time) {
         if admitted >= self.counted_from {
-            self.waits.add(admitted, now);
+            self.waits.record(now.since(admitted));
             if now.since(admitted) > self.threshold {
                 self.above.add(admitted + self.threshold, now);
             }

@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use watermaster_core::reason::{Reason, ReasonCounts};
 use watermaster_core::units::Time;
 
-/// The digits of a delay that are kept.
-const DIGITS: u8 = 3;
+use crate::load::account::RecordTimes;
+
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The counts of one client.
@@ -31,62 +30,22 @@ pub struct Tally {
 }
 
 /// Times of records, in milliseconds.
-#[derive(Debug)]
-pub struct Waits {
-    /// The number of records that did not wait.
-    at_once: u64,
-    /// The waits of all others.
-    waits: Histogram<u64>,
-    longest: u64,
-}
-
-impl Default for Waits {
-    fn default() -> Waits {
-        Waits { at_once: 0, waits: Histogram::new(DIGITS).expect("1 to 5 digits are allowed"), longest: 0 }
-    }
-}
+pub type Waits = RecordTimes<NANOS_PER_MILLI>;
 
 impl Waits {
-    #[inline]
-    pub fn add(&mut self, from: Time, to: Time) {
-        if from == to {
-            self.at_once += 1;
-            return;
-        }
-        let waited = to.nanos_since(from) / NANOS_PER_MILLI;
-        // The histogram grows as it needs to.
-        let _ = self.waits.record(waited);
-        self.longest = self.longest.max(waited);
-    }
-
-    fn merge(&mut self, other: &Waits) {
-        self.at_once += other.at_once;
-        self.waits.add(&other.waits).expect("a histogram grows as it needs to");
-        self.longest = self.longest.max(other.longest);
-    }
-
-    fn records(&self) -> u64 {
-        self.at_once + self.waits.len()
-    }
-
     pub fn result(&self) -> SimulatedDelays {
         SimulatedDelays {
-            p50: self.quantile(50, self.records()),
-            p99: self.quantile(99, self.records()),
-            max: (self.records() > 0).then(|| seconds(self.longest)),
+            p50: self.percentile(50, self.count()),
+            p99: self.percentile(99, self.count()),
+            max: self.percentile(100, self.count()),
         }
     }
 
     /// Returns the delay that this percentage of `records` does not exceed; `None` if it takes records that have none.
-    fn quantile(&self, percent: u64, records: u64) -> Option<f64> {
+    fn percentile(&self, percent: u64, records: u64) -> Option<f64> {
         let rank = (records * percent).div_ceil(100).max(1);
-        if rank > self.records() {
-            return None;
-        }
-        let Some(rank) = rank.checked_sub(self.at_once).filter(|rank| *rank > 0) else { return Some(0.0) };
         // The middle between two ranks, so that no rounding moves it to the next one.
-        let quantile = (rank as f64 - 0.5) / self.waits.len() as f64;
-        Some(seconds(self.waits.value_at_quantile(quantile).min(self.longest)))
+        (rank <= self.count()).then(|| self.quantile((rank as f64 - 0.5) / self.count() as f64))
     }
 }
 
@@ -143,7 +102,7 @@ impl TimeAbove {
     }
 
     pub fn seconds(&self) -> f64 {
-        self.total.as_millis() as f64 / 1e3
+        seconds(self.total.as_millis() as u64)
     }
 }
 
@@ -152,7 +111,7 @@ impl Tally {
     #[inline]
     pub fn admit(&mut self, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
         self.admitted += 1;
-        self.delays.add(attempt.sent, now);
+        self.delays.record(now.since(attempt.sent));
         self.leave(attempt.arrived, now, threshold);
     }
 
@@ -182,8 +141,8 @@ impl Tally {
         self.delayed += other.delayed;
         self.rejected.merge(&other.rejected);
         self.retries += other.retries;
-        self.delays.merge(&other.delays);
-        self.finished.merge(&other.finished);
+        self.delays.add(&other.delays);
+        self.finished.add(&other.finished);
     }
 
     /// Sums up.
@@ -197,8 +156,8 @@ impl Tally {
             rejected: rejected.map(|(reason, count)| (<&str>::from(reason), count)).collect(),
             retries: self.retries,
             delay_seconds: self.delays.result(),
-            p99_of_all: self.delays.quantile(99, self.admitted + self.rejected.total()),
-            finish_seconds: (self.finished.records() > 0).then(|| self.finished.result()),
+            p99_of_all: self.delays.percentile(99, self.admitted + self.rejected.total()),
+            finish_seconds: (self.finished.count() > 0).then(|| self.finished.result()),
             backlog: self.largest,
             seconds_above: Some(self.above.seconds()),
         }
