@@ -172,36 +172,13 @@ struct Counted {
 
 impl Counted {
     /// Returns the admissions of a client before those that are new.
-    fn before(&self, client: &Busy) -> u64 {
-        let known = self.clients.get(&client.name).copied();
+    fn before(&self, client: &ClientSnapshot) -> u64 {
+        let (known, admitted) = (self.clients.get(&client.name).copied(), client.counts.admitted);
         known.unwrap_or_else(|| match self.clients.len() {
             // The client was not among the busiest, so its new records count with those of all others.
-            LISTED.. => client.admitted,
-            _ => client.admitted.saturating_sub(client.lately),
+            LISTED.. => admitted,
+            _ => admitted.saturating_sub(client.levels.admitted_lately()),
         })
-    }
-}
-
-/// A client among those that were admitted most.
-struct Busy {
-    name: Arc<str>,
-    /// Since start, and in this cycle and the last one.
-    admitted: u64,
-    lately: u64,
-    granted: u64,
-    backlog: u64,
-}
-
-impl Busy {
-    fn of(client: &ClientSnapshot) -> Busy {
-        let levels = &client.levels;
-        Busy {
-            name: Arc::clone(&client.name),
-            admitted: client.counts.admitted,
-            lately: levels.admitted_lately(),
-            granted: levels.granted,
-            backlog: levels.backlog.max(levels.shadow_backlog),
-        }
     }
 }
 
@@ -210,7 +187,8 @@ struct Look {
     now: ServiceNow,
     wants: u64,
     granted: u64,
-    busiest: Vec<Busy>,
+    /// The clients that were admitted most.
+    busiest: Vec<ClientSnapshot>,
 }
 
 /// The largest of many, each with its figure.
@@ -280,7 +258,7 @@ impl Look {
         });
         counts.merge(&forgotten.counts);
         shadow.merge(&forgotten.shadow);
-        let busiest = busiest.0.iter().map(|(_, client)| Busy::of(client)).collect();
+        let busiest = busiest.0.iter().map(|(_, client)| (*client).clone()).collect();
         let now = ServiceNow {
             figures: snapshot.figures.clone(),
             pace: handle.cell.pace().as_deref().map(view::pace_figures),
@@ -309,7 +287,7 @@ impl Look {
 
     fn counted(&self) -> Counted {
         let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
-        let clients = self.busiest.iter().map(|client| (Arc::clone(&client.name), client.admitted));
+        let clients = self.busiest.iter().map(|client| (Arc::clone(&client.name), client.counts.admitted));
         Counted {
             admitted: self.now.done.admitted,
             delayed: decided.delayed,
@@ -322,9 +300,10 @@ impl Look {
     fn sample(&self, at: Duration, before: &Counted) -> SampleView {
         let now = self.counted();
         let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
-        let client = |client: &Busy| {
-            let admitted = client.admitted.saturating_sub(before.before(client));
-            (client.name.to_string(), [admitted, client.granted, client.backlog])
+        let client = |client: &ClientSnapshot| {
+            let (levels, before) = (&client.levels, before.before(client));
+            let backlog = levels.backlog.max(levels.shadow_backlog);
+            (client.name.to_string(), [client.counts.admitted.saturating_sub(before), levels.granted, backlog])
         };
         SampleView {
             at_ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
