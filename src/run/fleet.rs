@@ -58,23 +58,22 @@ impl Fleet {
         &self, settings: &Settings, handles: &[ServiceHandle], report: &Report, accept_foreign_offsets: bool,
     ) {
         for handle in handles.iter().filter(|handle| !handle.is_stopped()) {
-            self.launch(Launch {
-                settings: settings.clone(),
-                handle: handle.clone(),
-                report: Some(report.clone()),
-                accept_foreign_offsets,
-            });
+            self.launch(settings, handle, Some(report.clone()), accept_foreign_offsets);
         }
     }
 
-    fn launch(&self, launch: Launch) {
+    /// Starts an engine. Without a report it asks the brokers first.
+    fn launch(
+        &self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool,
+    ) {
         let mut threads = self.threads();
-        let (name, handle) = (launch.handle.name.clone(), launch.handle.clone());
+        let (name, settings, handle) = (&handle.name, settings.clone(), handle.clone());
+        let launched = handle.clone();
         // A service may come back while its former engine still leaves.
-        let former = threads.iter().position(|thread| thread.handle.name == name).map(|at| threads.swap_remove(at));
+        let former = threads.iter().position(|thread| thread.handle.name == *name).map(|at| threads.swap_remove(at));
         let work = move || {
             former.map(EngineThread::join);
-            launch.run()
+            operate(settings, launched, report, accept_foreign_offsets)
         };
         let thread = thread::Builder::new().name(format!("engine-{name}")).spawn(work);
         if let Err(why) = &thread {
@@ -119,50 +118,36 @@ impl Engines for Fleet {
     }
 
     fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>) {
-        let (settings, handle) = (settings.clone(), handle.clone());
-        self.launch(Launch { settings, handle, report, accept_foreign_offsets: false });
+        self.launch(settings, handle, report, false);
     }
 }
 
-/// The start of one engine.
-struct Launch {
-    /// The settings of all services.
-    settings: Settings,
-    handle: ServiceHandle,
-    /// `None` if the brokers were not asked yet.
-    report: Option<Report>,
-    accept_foreign_offsets: bool,
-}
-
-impl Launch {
-    /// Runs the engine until it ends. Returns whether it ended without an error.
-    fn run(self) -> bool {
-        let Launch { settings, handle, report, accept_foreign_offsets } = self;
-        let wait = || brokers::check(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
-        let facts = match report.map_or_else(wait, Ok) {
-            _ if handle.is_stopped() => return true,
-            Ok(report) => report,
-            Err(why) => {
-                error!(service = handle.name, "{why}");
-                mark_not_started(&handle, why.to_string());
-                return false;
-            }
-        };
-        if let Some(why) = log_findings(&facts, &handle.name) {
-            mark_not_started(&handle, why);
+/// Runs the engine until it ends. Returns whether it ended without an error.
+fn operate(settings: Settings, handle: ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool) -> bool {
+    let wait = || brokers::check(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
+    let facts = match report.map_or_else(wait, Ok) {
+        _ if handle.is_stopped() => return true,
+        Ok(report) => report,
+        Err(why) => {
+            error!(service = handle.name, "{why}");
+            mark_not_started(&handle, why.to_string());
             return false;
         }
-        let services = settings.with_matches(facts.names.as_deref().unwrap_or_default()).services;
-        let service = services.into_iter().find(|service| service.name == handle.name);
-        let job = Job {
-            service: service.expect("the service is configured"),
-            kafka: settings.kafka,
-            accept_foreign_offsets,
-            facts,
-            handle,
-        };
-        engine::run(job).is_ok()
+    };
+    if let Some(why) = log_findings(&facts, &handle.name) {
+        mark_not_started(&handle, why);
+        return false;
     }
+    let services = settings.with_matches(facts.names.as_deref().unwrap_or_default()).services;
+    let service = services.into_iter().find(|service| service.name == handle.name);
+    let job = Job {
+        service: service.expect("the service is configured"),
+        kafka: settings.kafka,
+        accept_foreign_offsets,
+        facts,
+        handle,
+    };
+    engine::run(job).is_ok()
 }
 
 fn mark_not_started(handle: &ServiceHandle, why: String) {
