@@ -14,34 +14,24 @@ use crate::window::{EXACT_RECORDS, SlidingCount};
 pub(crate) struct Gates {
     pub(crate) window: SlidingCount,
     pub(super) bucket: LeakyBucket,
-    /// The most records that the window may hold: the capacity, or this instance's part of the group's. If the
-    /// capacity has changed within the window, the mean of the capacities that were in force over it.
-    limit: u64,
+    /// This instance's part of the group's capacity; without a group, all of it. If the capacity has changed within the
+    /// window, the limit is the mean of the capacities that were in force over it.
+    part: GroupPart,
     /// The limit is found anew after this time.
     fresh_until: Time,
-    /// After this time nothing is admitted.
-    until: Time,
     /// The last time at which there was a limit again, after a while without one.
     pub(super) limited_since: Time,
     capacities: MeanLimit,
     pub(super) spacing: Spacing,
-    /// The records per cycle that go while the window allows it.
-    pace: u64,
-    growth: Growth,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
     /// All admissions so far.
     pub(crate) admitted: u64,
-    /// Nothing is admitted once there are as many admissions: the lower one of the next two.
+    /// Nothing is admitted once there are as many admissions: the lower one of the part's and the next.
     admitted_limit: u64,
-    /// The admissions that this member of a group has announced to the others.
-    announced: u64,
     /// The admissions with which the service has as many open records as it may have.
     full_at: u64,
-    /// False while the part of the group's capacity is smaller than it will be soon: then nothing is rejected for lack
-    /// of it.
-    rejects: bool,
 }
 
 /// The growth of a limit: members that have too much give it back as their windows empty.
@@ -79,6 +69,12 @@ impl GroupPart {
     /// Nothing.
     pub const NONE: GroupPart =
         GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, growth: Growth::NONE, rejects: false };
+
+    /// Returns the part of an instance by itself: a whole capacity, without an end.
+    fn whole(capacity: u64) -> GroupPart {
+        let (limit, pace, until, admitted) = (capacity, capacity, Time::NEVER, u64::MAX);
+        GroupPart { limit, until, admitted, pace, growth: Growth::NONE, rejects: true }
+    }
 }
 
 /// The room that a service has for more open records: those that were admitted, and that its own consumer group has not
@@ -112,31 +108,23 @@ fn window_of(policy: &Policy) -> SlidingCount {
 
 impl Gates {
     pub(super) fn new(policy: &Policy) -> Gates {
-        let (limit, until) = match policy.scope {
-            Scope::Instance => (policy.capacity, Time::NEVER),
-            Scope::Group => (0, Time::ZERO),
+        let part = match policy.scope {
+            Scope::Instance => GroupPart::whole(policy.capacity),
+            Scope::Group => GroupPart { until: Time::ZERO, ..GroupPart::whole(0) },
         };
-        let bucket = LeakyBucket::of_service(policy, limit);
-        let window = window_of(policy);
-        let (capacities, spacing) = (MeanLimit::new(policy.cycle, limit), Spacing::new(policy));
         Gates {
-            window,
-            bucket,
-            limit,
-            fresh_until: until,
-            until,
+            window: window_of(policy),
+            bucket: LeakyBucket::of_service(policy, part.limit),
+            part,
+            fresh_until: part.until,
             limited_since: Time::ZERO,
-            capacities,
-            spacing,
-            pace: limit,
-            growth: Growth::NONE,
+            capacities: MeanLimit::new(policy.cycle, part.limit),
+            spacing: Spacing::new(policy),
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
             admitted: 0,
             admitted_limit: u64::MAX,
-            announced: u64::MAX,
             full_at: u64::MAX,
-            rejects: true,
         }
     }
 
@@ -161,13 +149,11 @@ impl Gates {
         self.window.keep_times(exact_records(policy));
         self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) != (policy.capacity, policy.cycle) {
-            (self.limit, self.fresh_until, self.until) = (policy.capacity, Time::NEVER, Time::NEVER);
-            (self.announced, self.rejects) = (u64::MAX, true);
+            (self.part, self.fresh_until) = (GroupPart::whole(policy.capacity), Time::NEVER);
             self.admitted_limit = self.full_at;
             self.capacities = MeanLimit::new(policy.cycle, policy.capacity);
-            self.pace = policy.capacity;
         }
-        self.set_pace(now, policy, self.pace);
+        self.set_pace(now, policy, self.part.pace);
     }
 
     /// Changes to another capacity of the same cycle. The window may hold the mean of the capacities that were in force
@@ -186,23 +172,21 @@ impl Gates {
     #[cold]
     fn refresh(&mut self, now: Time) -> bool {
         if self.has_limit(now) {
-            (self.limit, self.fresh_until) = self.capacities.mean(now);
+            (self.part.limit, self.fresh_until) = self.capacities.mean(now);
         }
         self.has_limit(now)
     }
 
     /// Sets the part of the group's capacity that a member of a group may use.
     pub(crate) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
-        let GroupPart { limit, until, admitted, pace, growth, rejects } = part;
         if !self.has_limit(now) {
             self.limited_since = now;
         }
-        let is_same = (self.limit, self.pace) == (limit, pace);
-        (self.limit, self.fresh_until, self.until) = (limit, until, until);
-        (self.announced, self.rejects, self.growth) = (admitted, rejects, growth);
-        self.admitted_limit = self.full_at.min(admitted);
+        let is_same = (self.part.limit, self.part.pace) == (part.limit, part.pace);
+        (self.part, self.fresh_until) = (part, part.until);
+        self.admitted_limit = self.full_at.min(part.admitted);
         if !is_same {
-            self.set_pace(now, policy, pace);
+            self.set_pace(now, policy, part.pace);
         }
     }
 
@@ -212,12 +196,12 @@ impl Gates {
         let part = |records: u64| match policy.scope {
             Scope::Instance => records,
             Scope::Group => {
-                let part = u128::from(records) * u128::from(self.limit.min(policy.capacity));
+                let part = u128::from(records) * u128::from(self.part.limit.min(policy.capacity));
                 part.div_ceil(u128::from(policy.capacity)) as u64
             }
         };
         self.full_at = room.map_or(u64::MAX, |room| room.admitted.saturating_add(part(room.records)));
-        self.admitted_limit = self.full_at.min(self.announced);
+        self.admitted_limit = self.full_at.min(self.part.admitted);
     }
 
     /// Charges an admission to the window. Returns the number of records in it.
@@ -231,7 +215,7 @@ impl Gates {
     /// free to make, beside all others: there are never more than the limit.
     pub(crate) fn count(&mut self, now: Time, policy: &Policy) -> u64 {
         let is_bounded = policy.scope == Scope::Group && self.has_limit(now);
-        let most = if is_bounded { self.limit } else { u64::MAX };
+        let most = if is_bounded { self.part.limit } else { u64::MAX };
         self.window.count(now).min(most)
     }
 
@@ -243,11 +227,11 @@ impl Gates {
 
     /// Returns whether records may be rejected for lack of capacity.
     pub(super) fn may_reject(&self, now: Time) -> bool {
-        self.rejects && self.has_limit(now)
+        self.part.rejects && self.has_limit(now)
     }
 
     fn set_pace(&mut self, now: Time, policy: &Policy, pace: u64) {
-        self.pace = pace;
+        self.part.pace = pace;
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
         self.paced_until = Time::ZERO;
     }
@@ -255,13 +239,13 @@ impl Gates {
     /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.
     #[inline]
     pub(super) fn has_limit(&self, now: Time) -> bool {
-        now <= self.until && self.admitted < self.admitted_limit
+        now <= self.part.until && self.admitted < self.admitted_limit
     }
 
     #[inline]
     pub(super) fn window_is_open(&mut self, now: Time) -> bool {
         (now <= self.fresh_until || self.refresh(now))
-            && self.window.count(now) < self.limit
+            && self.window.count(now) < self.part.limit
             && self.admitted < self.admitted_limit
     }
 
@@ -282,8 +266,8 @@ impl Gates {
         }
         let next = self.window.next_change(now);
         let mut forecast = self.capacities.forecast(now);
-        let (limit, time) = (self.limit, self.growth.until.nanos_since(now));
-        let growth = if time > 0 { u128::from(self.growth.to.saturating_sub(limit)) } else { 0 };
+        let (limit, time) = (self.part.limit, self.part.growth.until.nanos_since(now));
+        let growth = if time > 0 { u128::from(self.part.growth.to.saturating_sub(limit)) } else { 0 };
         let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(time)) / u128::from(time.max(1))) as u64;
         let limit_in = |nanos| forecast(nanos).unwrap_or_else(|| grown(nanos));
         let count = self.window.count(now);
@@ -325,7 +309,7 @@ impl Gates {
     /// Returns whether the window has room for a record that is borrowed, if the other clients usually send so many
     /// records in a cycle.
     pub(super) fn has_room_beside(&mut self, now: Time, others: u64) -> bool {
-        self.window_is_open(now) && self.lent_room.leaves_some(now, self.limit, others, &mut self.window)
+        self.window_is_open(now) && self.lent_room.leaves_some(now, self.part.limit, others, &mut self.window)
     }
 
     /// The time at which the window has room for a borrowed record beside the records that wait for it, if the limit
@@ -334,7 +318,7 @@ impl Gates {
         if !self.has_limit(now) {
             return Time::NEVER;
         }
-        let open = lent_room::opens_at(now, self.limit.saturating_sub(waiting), others, &mut self.window);
+        let open = lent_room::opens_at(now, self.part.limit.saturating_sub(waiting), others, &mut self.window);
         // The room is found anew with the next departure only, and records that wait go with the next action.
         open.max(self.window.next_change(now))
     }
@@ -344,6 +328,6 @@ impl Gates {
         if !self.has_limit(now) {
             return Time::NEVER;
         }
-        self.window.below_at(now, self.limit)
+        self.window.below_at(now, self.part.limit)
     }
 }
