@@ -10,35 +10,9 @@ impl Reporter {
     /// Counts and logs an event.
     pub(super) fn report(&mut self, event: &Event, link: &Link<'_>) {
         self.count(event);
-        match event {
-            Event::Overtaken { partition, .. }
-            | Event::Undeliverable { partition, .. }
-            | Event::Stubbed { partition, .. }
-            | Event::Discarded { partition, .. } => self.log_record(event, link.name(*partition), link),
-            _ => self.log_round(event, link),
-        }
-    }
-
-    fn count(&mut self, event: &Event) {
-        let counts = &mut self.counts.delivery;
-        match *event {
-            Event::CallFailed { phase, class } => counts.transaction_errors[phase as usize][class as usize] += 1,
-            Event::AttemptEnded { outcome: AttemptOutcome::Aborted, .. } => self.count_round(RoundOutcome::Aborted),
-            Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } => self.count_round(RoundOutcome::Unknown),
-            Event::ProducerReplaced { cause, .. } => counts.producer_recreations[cause as usize] += 1,
-            Event::Compared { done, left } => {
-                counts.resyncs += 1;
-                counts.resynced[0] += done as u64;
-                counts.resynced[1] += left as u64;
-            }
-            _ => {}
-        }
-    }
-
-    /// Logs an event that concerns a whole round.
-    fn log_round(&mut self, event: &Event, link: &Link<'_>) {
         let (service, log_limiter) = (&link.job.service.name, &mut self.log_limiter);
         match event {
+            Event::CallFailed { .. } => {}
             Event::AttemptEnded { outcome: AttemptOutcome::Aborted, error } => {
                 log_limiter.warn("aborted", |suppressed| warn!(service, suppressed, "a round is aborted: {error}"));
             }
@@ -69,32 +43,43 @@ impl Reporter {
             Event::Compared { done, left } => log_limiter.warn("compared", |suppressed| {
                 info!(service, done, left, suppressed, "compared the round with what is committed");
             }),
-            _ => {}
-        }
-    }
-
-    /// Logs an event that concerns a record or an offset of one partition.
-    fn log_record(&mut self, event: &Event, (topic, partition): (&str, i32), link: &Link<'_>) {
-        let (service, log_limiter) = (&link.job.service.name, &mut self.log_limiter);
-        match event {
-            Event::Overtaken { committed, known, .. } => log_limiter.warn("overtaken", |suppressed| {
+            Event::Overtaken { partition, committed, known } => log_limiter.warn("overtaken", |suppressed| {
+                let (topic, partition) = link.name(*partition);
                 let told = "more is committed than this instance knows of";
                 warn!(service, topic, partition, committed, known, suppressed, "{told}");
             }),
-            Event::Undeliverable { offset, error, .. } => log_limiter.warn("undeliverable", |suppressed| {
+            Event::Undeliverable { partition, offset, error } => log_limiter.warn("undeliverable", |suppressed| {
+                let (topic, partition) = link.name(*partition);
                 let told = format!("undeliverable: {topic}/{partition} offset {offset}: {error}");
                 warn!(service, topic, partition, offset, suppressed, "{told}");
             }),
-            Event::Stubbed { offset, error, .. } => log_limiter.warn("stubbed", |suppressed| {
+            Event::Stubbed { partition, offset, error } => log_limiter.warn("stubbed", |suppressed| {
+                let (topic, partition) = link.name(*partition);
                 let place = format!("{topic}/{partition} offset {offset}");
                 let told = format!("a stub goes to the dead-letter topic in place of {place}: {error}");
                 warn!(service, topic, partition, offset, suppressed, "{told}");
             }),
             // Every one of them: no other line names the record that is gone.
-            Event::Discarded { offset, error, .. } => {
+            Event::Discarded { partition, offset, error } => {
+                let (topic, partition) = link.name(*partition);
                 let place = format!("{topic}/{partition} offset {offset}");
                 let told = format!("discarded: the dead-letter topic refuses {place}: {error}");
                 error!(service, topic, partition, offset, "{told}");
+            }
+        }
+    }
+
+    fn count(&mut self, event: &Event) {
+        let counts = &mut self.counts.delivery;
+        match *event {
+            Event::CallFailed { phase, class } => counts.transaction_errors[phase as usize][class as usize] += 1,
+            Event::AttemptEnded { outcome: AttemptOutcome::Aborted, .. } => self.count_round(RoundOutcome::Aborted),
+            Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } => self.count_round(RoundOutcome::Unknown),
+            Event::ProducerReplaced { cause, .. } => counts.producer_recreations[cause as usize] += 1,
+            Event::Compared { done, left } => {
+                counts.resyncs += 1;
+                counts.resynced[0] += done as u64;
+                counts.resynced[1] += left as u64;
             }
             _ => {}
         }
