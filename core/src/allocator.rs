@@ -222,7 +222,8 @@ impl Allocator {
             let split = lending::Split::new(lending, &shares, claims, &mut self.borrowers);
             self.remainders.grant_wide(&shares, &split, claims, grants);
         }
-        unrounded::fill_default_shares(capacity, sums.weight, claims, grants);
+        let undivided = |weight: u64| u128::from(capacity) * u128::from(weight);
+        unrounded::fill_default_shares(sums.weight, undivided, claims, grants);
         leftovers::hand_out(capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
     }
 }

@@ -9,8 +9,8 @@
 //! An unused share goes to the clients of the same group first, and then to other groups. A group of one client is
 //! that client: its grant is that of an allocation without groups, record for record.
 
-use super::parts::Divisor;
 use super::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, Reserved, Wants};
+use super::{parts::Divisor, unrounded::fill_default_shares};
 use crate::units::Ratio;
 
 /// The most records that a group wants.
@@ -140,7 +140,10 @@ impl LevelAllocator {
                 level.grants.clear();
                 level.grants.extend(level.claims.iter().map(|claim| none(claim.credit)));
             }
-            share.fill_default_shares(&level.claims, &mut level.grants);
+            if !level.claims.is_empty() {
+                let (divisor, undivided) = (share.of * share.inner, |weight| share.undivided(weight));
+                fill_default_shares(divisor, undivided, &level.claims, &mut level.grants);
+            }
             for (&client, &grant) in level.indices.iter().zip(&level.grants) {
                 grants[client] = grant;
             }
@@ -203,23 +206,6 @@ impl GroupShare {
 
     fn of_newcomer(&self, weight: u64) -> u64 {
         self.undivided(weight).div_ceil(self.of * self.inner) as u64
-    }
-
-    /// Completes the grants with the default shares of the clients.
-    fn fill_default_shares(&self, claims: &[Claim], grants: &mut [Grant]) {
-        if claims.is_empty() {
-            return;
-        }
-        let divisor = Divisor::new(self.of * self.inner);
-        // Weights repeat, divisions are slow.
-        let (mut weight, mut share) = (0, Fixed::ZERO);
-        for (claim, grant) in claims.iter().zip(grants) {
-            if claim.weight != weight {
-                weight = claim.weight;
-                share = Fixed::from_bits(divisor.divide(self.undivided(weight)).0);
-            }
-            grant.default_share = share;
-        }
     }
 }
 

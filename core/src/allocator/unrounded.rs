@@ -72,15 +72,17 @@ fn unsettled(exact: Fixed, claim: &Claim) -> Grant {
     Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: claim.credit }
 }
 
-/// Completes the grants with the default shares.
-pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, claims: &[Claim], grants: &mut [Grant]) {
-    let total_weight = Divisor::new(total_weight);
+/// Completes the grants with the default shares. That of a weight is its `undivided` share ÷ `divisor`.
+pub(super) fn fill_default_shares(
+    divisor: u128, undivided: impl Fn(u64) -> u128, claims: &[Claim], grants: &mut [Grant],
+) {
+    let divisor = Divisor::new(divisor);
     // Weights repeat, divisions are slow.
     let (mut weight, mut share) = (0, Fixed::ZERO);
     for (claim, grant) in claims.iter().zip(grants) {
         if claim.weight != weight {
             weight = claim.weight;
-            share = Fixed::from_bits(total_weight.divide(u128::from(capacity) * u128::from(weight)).0);
+            share = Fixed::from_bits(divisor.divide(undivided(weight)).0);
         }
         grant.default_share = share;
     }
