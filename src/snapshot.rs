@@ -13,7 +13,7 @@ use strum::VariantNames;
 use watermaster_api::{ClientGroupView, GroupFigures, ServiceFigures};
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
-use watermaster_core::group::driver::OpenedSeat;
+use watermaster_core::group::driver::DriverCounts;
 use watermaster_core::pace::PaceView;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::{Client, LeakyBucket, Limits};
@@ -105,12 +105,7 @@ pub struct SourceFigures {
 pub struct GroupSnapshot {
     pub figures: GroupFigures,
     pub others: OtherMembers,
-    /// Begun openings of seats, in the order of the core's names.
-    pub openings: [u64; OpenedSeat::VARIANTS.len()],
-    /// Seats of members that stopped, taken over by this instance.
-    pub claims: u64,
-    /// Time from the making of a state until this instance read it back.
-    pub exchange: Histogram,
+    pub counts: DriverCounts,
     /// The time for which this instance has not read its own state back; zero if it has.
     pub log_behind: Duration,
 }

@@ -210,7 +210,7 @@ impl GroupMember {
 
     /// Returns the group as this instance sees it.
     pub(super) fn snapshot(&self, clock: &Clock) -> GroupSnapshot {
-        let (now, member, counts) = (clock.clocks(), self.driver.member(), self.driver.counts());
+        let (now, member) = (clock.clocks(), self.driver.member());
         let limit = member.silence_limit();
         let members = member.ledger().seats().map(|(seat, last)| {
             let LastState { state, read, silence } = last;
@@ -247,9 +247,7 @@ impl GroupMember {
         GroupSnapshot {
             figures,
             others: self.other_members(),
-            openings: counts.openings,
-            claims: counts.claims,
-            exchange: counts.exchanges.clone(),
+            counts: self.driver.counts().clone(),
             log_behind: self.driver.log_behind(now.slow),
         }
     }

@@ -355,13 +355,13 @@ metrics! {
         Service |s, out| out.put(s.newest.group.figures.circulating);
     "watermaster_group_openings_total" Counter Count ["service" "seat" (OpenedSeat::VARIANTS)]
         "Openings that this instance began: of its own seat, of seats of members that stopped, and of the bank."
-        Service |s, out| out.put_each(s.newest.group.openings);
+        Service |s, out| out.put_each(s.newest.group.counts.openings);
     "watermaster_group_claims_total" Counter Count ["service"]
         "Seats of members that stopped, taken over by this instance with their capacity."
-        Service |s, out| out.put(s.newest.group.claims);
+        Service |s, out| out.put(s.newest.group.counts.claims);
     "watermaster_group_exchange_seconds" Histogram Seconds ["service"]
         "Time from the making of a state until this instance read it back from the control topic."
-        Service |s, out| out.put_histogram(&[], &s.newest.group.exchange);
+        Service |s, out| out.put_histogram(&[], &s.newest.group.counts.exchanges);
     "watermaster_group_log_behind_seconds" Gauge Seconds ["service"]
         "Time for which this instance has not read its own state back from the control topic; 0 if it has."
         Service |s, out| out.put(s.newest.group.log_behind.as_secs_f64());
