@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use figment::value::{Dict, Map, Tag, Value};
-use figment::{Figment, Metadata, Profile, Provider};
+use figment::value::{Dict, Tag, Value};
+use figment::{Figment, Profile, Provider as _, providers::Serialized};
 
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
@@ -29,28 +29,7 @@ struct Values {
     named: BTreeMap<String, Vec<Option<String>>>,
 }
 
-/// One layer: in place of each value its number.
-struct Layer(Dict);
-
-impl Provider for Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::default()
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        Ok(Profile::default().collect(self.0.clone()))
-    }
-}
-
 impl Values {
-    fn file_layer(&mut self, file: Table, schema: &'static Schema) -> Layer {
-        Layer(self.numbers(file, FILE_TABLE, Some(&schema.root), ""))
-    }
-
-    fn variable_layer(&mut self, table: Table) -> Layer {
-        Layer(self.numbers(table, VARIABLE_TABLE, None, ""))
-    }
-
     /// Returns a list as a table. A table of the list that an earlier file names has the key that it has there.
     fn named_list(&mut self, mut list: Node, section: &SectionSchema, path: &str) -> Value {
         let NodeContent::List(tables) = &mut list.content else { return self.number(list, FILE_TABLE, None, path) };
@@ -155,7 +134,8 @@ fn is_place_key(key: &str) -> bool {
 /// A variable's value stays a text, so that no guess at its type changes it.
 pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environment) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
-    let layers = files.into_iter().map(|file| values.file_layer(file, schema)).collect::<Vec<_>>();
+    let layers = files.into_iter().map(|file| values.numbers(file, FILE_TABLE, Some(&schema.root), ""));
+    let layers = layers.map(Serialized::defaults).collect::<Vec<_>>();
     let mut layers = layers.into_iter().fold(Figment::new(), Figment::merge);
     let names = VariableNames::new(schema, &values.merged(&layers));
     for (name, value) in environment {
@@ -164,7 +144,8 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
         let (key, problem, allowed) = match (key, value.to_str()) {
             (Ok(key), Some(text)) => {
                 let value = Node { origin, content: NodeContent::Scalar(text.to_owned(), ScalarForm::Any) };
-                layers = layers.merge(values.variable_layer(nested(key.segments(), value)));
+                let layer = values.numbers(nested(key.segments(), value), VARIABLE_TABLE, None, "");
+                layers = layers.merge(Serialized::defaults(layer));
                 continue;
             }
             (Ok(key), None) => (key, "is not UTF-8".to_owned(), "text in UTF-8".to_owned()),
