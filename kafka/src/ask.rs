@@ -248,7 +248,7 @@ fn passes_by(code: Code) -> bool {
 pub(super) fn create_topic(
     config: &ClientConfig, new: &NewTopic<'_>, timeout: Duration,
 ) -> Result<Result<bool, Code>, ClientError> {
-    let admin: AdminClient<_> = client::create(config, LoggingContext::default())?;
+    let admin: AdminClient<_> = client::create(config, LoggingContext::default(), AdminClient::inner)?;
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let created = block_on(admin.create_topics([new], &options))?;
     Ok(match created.into_iter().next() {

@@ -4,12 +4,11 @@ use std::io;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdkafka::admin::AdminClient;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::statistics::Statistics;
 use watermaster_settings::{self as settings, properties};
 
@@ -132,46 +131,20 @@ pub(super) fn reader_config(
     config(kafka, &defaults, &forced)
 }
 
-/// The kinds of clients that this program makes.
-pub(super) trait Handle<C: ClientContext>: FromClientConfigAndContext<C> {
-    fn handle(&self) -> &Client<C>;
-}
-
-impl<C: ConsumerContext> Handle<C> for BaseConsumer<C> {
-    fn handle(&self) -> &Client<C> {
-        self.client()
-    }
-}
-
-impl<C: ProducerContext> Handle<C> for BaseProducer<C> {
-    fn handle(&self) -> &Client<C> {
-        self.client()
-    }
-}
-
-impl<C: ProducerContext + 'static> Handle<C> for ThreadedProducer<C> {
-    fn handle(&self) -> &Client<C> {
-        self.client()
-    }
-}
-
-impl<C: ClientContext> Handle<C> for AdminClient<C> {
-    fn handle(&self) -> &Client<C> {
-        self.inner()
-    }
-}
-
-/// Makes a client that has its first token, if it needs one that this program makes.
-pub(super) fn create<C: ClientContext, T: Handle<C>>(config: &ClientConfig, context: C) -> Result<T, ClientError> {
+/// Makes a consumer, a producer or an admin client that has its first token, if it needs one that this program makes.
+/// `client_of` returns the client inside of it.
+pub(super) fn create<C: ClientContext, T: FromClientConfigAndContext<C>>(
+    config: &ClientConfig, context: C, client_of: impl FnOnce(&T) -> &Client<C>,
+) -> Result<T, ClientError> {
     #[expect(clippy::disallowed_methods, reason = "here the client gets its token")]
-    let client: T = config.create_with_context(context)?;
-    oauth::give_first_token(client.handle(), config);
-    Ok(client)
+    let made: T = config.create_with_context(context)?;
+    oauth::give_first_token(client_of(&made), config);
+    Ok(made)
 }
 
 /// Makes a consumer that joins no group.
 pub(super) fn consumer(config: &ClientConfig) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    Ok(create(config, LoggingContext::default())?)
+    Ok(create(config, LoggingContext::default(), BaseConsumer::client)?)
 }
 
 /// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the

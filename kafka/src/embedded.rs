@@ -25,7 +25,7 @@ impl Embedded {
     pub fn start(brokers: u16) -> Result<Embedded, KafkaError> {
         let mut config = ClientConfig::new();
         config.set("test.mock.num.brokers", brokers.to_string());
-        let host: BaseProducer<LoggingContext> = create(&config, LoggingContext::default())?;
+        let host: BaseProducer<LoggingContext> = create(&config, LoggingContext::default(), BaseProducer::client)?;
         ffi::set_initial_rebalance_delay(host.client(), INITIAL_REBALANCE_DELAY);
         Ok(Embedded { host })
     }

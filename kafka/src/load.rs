@@ -74,7 +74,8 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
             ("max.in.flight.requests.per.connection", "1"),
         ];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
-        let producer = client::create(&client::config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
+        let config = client::config(kafka, &defaults, &forced);
+        let producer = client::create(&config, Deliveries(on_delivery), ThreadedProducer::client)?;
         Ok(LoadProducer { producer })
     }
 

@@ -53,7 +53,7 @@ impl Consumer {
         };
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(topics), rules);
         let login = Login::new(kafka);
-        let base: BaseConsumer<Membership> = create(&config, membership)?;
+        let base: BaseConsumer<Membership> = create(&config, membership, BaseConsumer::client)?;
         let consumer = Consumer {
             commits: CommitRequests::new(base.client()),
             end_probe: RefCell::new(EndProbe::new(config, kafka.secrets.clone(), Arc::clone(topics))),

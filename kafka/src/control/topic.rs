@@ -105,7 +105,8 @@ fn ensure(
     otherwise: &'static str,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-    let asker: BaseProducer<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
+    let asker: BaseProducer<_> =
+        client::create(&config, LoggingContext::default(), BaseProducer::client).map_err(KafkaError::from)?;
     let unanswered = |source| ControlTopicError::Unanswered { topic: topic.to_owned(), source };
     let metadata = asker.client().fetch_metadata(None, timeout).map_err(unanswered)?;
     let brokers = metadata.brokers().len();

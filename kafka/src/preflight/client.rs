@@ -178,7 +178,7 @@ impl PreflightClient {
         &self, resources: &[ResourceSpecifier<'_>], broker: Option<i32>, timeout: Duration,
     ) -> Result<Vec<ConfigResourceResult>, ClientError> {
         let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
-        let admin: AdminClient<_> = client::create(&self.config, LoggingContext::default())?;
+        let admin: AdminClient<_> = client::create(&self.config, LoggingContext::default(), AdminClient::inner)?;
         block_on(admin.describe_configs(resources, &options))
     }
 

@@ -51,7 +51,8 @@ fn initialise(
         ("enable.idempotence", "true"),
     ];
     let config = config(kafka, &[], &forced);
-    let producer: BaseProducer<_> = create(&config, LoggingContext::default()).map_err(Problem::NoProducer)?;
+    let producer: BaseProducer<_> =
+        create(&config, LoggingContext::default(), BaseProducer::client).map_err(Problem::NoProducer)?;
     let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };
