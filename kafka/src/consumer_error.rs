@@ -75,8 +75,6 @@ pub enum Outage {
     /// The brokers did not answer a question about the partitions of the group.
     #[error("{question} of group {group}: {source}")]
     Unanswered { question: &'static str, group: String, source: ClientError },
-    #[error("{topic}-{partition} has no leader")]
-    NoWatermarks { topic: String, partition: i32 },
 }
 
 /// An error that stops the service. The text says how to resolve it.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::OnDataLoss;
@@ -139,10 +139,7 @@ impl Membership {
     }
 
     fn assign(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) -> bool {
-        let assigned = match consumer.rebalance_protocol() {
-            RebalanceProtocol::Eager => consumer.assign(list),
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
-        };
+        let assigned = consumer.incremental_assign(list);
         // A partition that was paused when it was revoked must not come back paused.
         let resumed = assigned.and_then(|()| if list.count() > 0 { consumer.resume(list) } else { Ok(()) });
         resumed.map_err(|error| self.push(FatalConsumerError::Assignment(error))).is_ok()
@@ -151,13 +148,10 @@ impl Membership {
     pub(super) fn revoke(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) {
         let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
         let metadata = ffi::GroupMetadata::of(consumer.client()).filter(|_| lost);
-        let unassigned = match consumer.rebalance_protocol() {
-            RebalanceProtocol::Eager => consumer.unassign(),
-            // A restart that failed half-way has given some back already, but the group still waits for an answer.
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer
-                .incremental_unassign(list)
-                .or_else(|_| consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?)),
-        };
+        // A restart that failed half-way has given some back already, but the group still waits for an answer.
+        let unassigned = consumer
+            .incremental_unassign(list)
+            .or_else(|_| consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?));
         if let Err(error) = unassigned {
             tracing::warn!(service = self.service, "giving partitions back: {error}");
         }
@@ -174,8 +168,7 @@ impl Membership {
         }
     }
 
-    /// Decides where partitions start. Returns those without a leader apart. librdkafka's older protocol assigns all
-    /// partitions of a member together, and none starts before all of them have a leader.
+    /// Decides where partitions start. Returns those without a leader apart.
     fn assignments(
         &self, consumer: &BaseConsumer<Membership>, partitions: &[SourcePartition],
     ) -> Result<Starts, Unresolved> {
@@ -202,18 +195,12 @@ impl Membership {
         let (mut assignments, mut leaderless) = (Vec::new(), Vec::new());
         let beside_copies = committed.iter().any(|(at, committed)| assign::is_copied(committed, tag_of(at)));
         for (at, committed) in committed {
-            let topic = self.topics.name(at.0);
-            match edges.get(&at) {
-                Some(&edges) => {
-                    let start = assign::start(topic, at, &committed, edges, tag_of(&at), self.rules);
-                    assignments.push(start.map_err(Unresolved::Never)?);
-                }
-                None if matches!(consumer.rebalance_protocol(), RebalanceProtocol::Eager) => {
-                    let (topic, partition) = (topic.to_owned(), at.1);
-                    return Err(Unresolved::Later(Outage::NoWatermarks { topic, partition }));
-                }
-                None => leaderless.push(at),
-            }
+            let Some(&edges) = edges.get(&at) else {
+                leaderless.push(at);
+                continue;
+            };
+            let start = assign::start(self.topics.name(at.0), at, &committed, edges, tag_of(&at), self.rules);
+            assignments.push(start.map_err(Unresolved::Never)?);
         }
         if beside_copies {
             assign::distrust(&mut assignments);
