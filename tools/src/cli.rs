@@ -20,8 +20,8 @@ const HELP_WIDTH: usize = 80;
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// health: the instance is not ready; simulate: --find has no answer; rules diff: they differ; rules get,
-    /// rules rm: there is no such rule
+    /// health: the instance is not ready; simulate: --find has no answer, or the live run differs; rules diff: they
+    /// differ; rules get, rules rm: there is no such rule
     No = 1,
     /// the command line is wrong
     Usage = 2,
@@ -32,11 +32,11 @@ pub enum Exit {
     /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload,
     /// rules, top) answered
     Unreachable = 69,
-    /// no service is left running: each met a fatal error; load, dlq, handover: the command did not do all that was
-    /// asked for; each command: this is another librdkafka than the program was built for
+    /// no service is left running: each met a fatal error; load, dlq, handover, trace: the command did not do all
+    /// that was asked for; each command: this is another librdkafka than the program was built for
     Stopped = 70,
-    /// the configuration is wrong, or its file is missing; health, reload, top: the instance refuses the token; reload:
-    /// it refuses the configuration; simulate: the trace is damaged
+    /// the configuration is wrong, or its file is missing; health, reload, rules, top: the instance refuses the
+    /// token; reload: it refuses the configuration; rules: it refuses the change; simulate: the trace is damaged
     Config = 78,
 }
 
