@@ -59,8 +59,8 @@ impl Handover {
     ///
     /// # Errors
     /// No broker answers in time, or a topic can't be used.
-    pub fn open(kafka: &Kafka, group: &str, topics: &[&str], timeout: Duration) -> Result<Handover, AskError> {
-        let asker = Arc::new(Asker::silent(kafka, group)?);
+    pub fn open(kafka: &Kafka, group: &str, topics: &[&str], timeout: Duration) -> Result<Handover, HandoverError> {
+        let asker = Arc::new(Asker::silent(kafka, group).map_err(AskError::from)?);
         let counts = topics.iter().map(|topic| asker.partitions(topic, timeout)).collect::<Result<Vec<_>, _>>()?;
         let (group, topics) = (group.to_owned(), Topics::new(topics.iter().copied()));
         let pending_timeout = transaction_timeout(kafka) + CLEANUP_TIMEOUT;

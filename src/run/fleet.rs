@@ -67,8 +67,7 @@ impl Fleet {
         &self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool,
     ) {
         let mut threads = self.threads();
-        let (name, settings, handle) = (&handle.name, settings.clone(), handle.clone());
-        let launched = handle.clone();
+        let (name, settings, launched) = (&handle.name, settings.clone(), handle.clone());
         // A service may come back while its former engine still leaves.
         let former = threads.iter().position(|thread| thread.handle.name == *name).map(|at| threads.swap_remove(at));
         let work = move || {
@@ -78,9 +77,9 @@ impl Fleet {
         let thread = thread::Builder::new().name(format!("engine-{name}")).spawn(work);
         if let Err(why) = &thread {
             error!("service {name}: no thread: {why}");
-            mark_not_started(&handle, format!("no thread: {why}"));
+            mark_not_started(handle, format!("no thread: {why}"));
         }
-        threads.push(EngineThread { handle, thread: thread.ok() });
+        threads.push(EngineThread { handle: handle.clone(), thread: thread.ok() });
     }
 
     /// Reports whether every engine has ended.

@@ -135,8 +135,7 @@ fn is_place_key(key: &str) -> bool {
 pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environment) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
     let layers = files.into_iter().map(|file| values.numbers(file, FILE_TABLE, Some(&schema.root), ""));
-    let layers = layers.map(Serialized::defaults).collect::<Vec<_>>();
-    let mut layers = layers.into_iter().fold(Figment::new(), Figment::merge);
+    let mut layers = layers.map(Serialized::defaults).fold(Figment::new(), Figment::merge);
     let names = VariableNames::new(schema, &values.merged(&layers));
     for (name, value) in environment {
         let Some((name, key)) = name.to_str().and_then(|name| Some((name, names.key(name)?))) else { continue };

@@ -109,10 +109,9 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         Direction::From => (&theirs, &ours),
     };
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-    let open = |group: &str| Handover::open(&kafka, group, &topics, CONNECT_TIMEOUT).map_err(HandoverError::Ask);
-    let handover = open(takes)?;
+    let handover = Handover::open(&kafka, takes, &topics, CONNECT_TIMEOUT)?;
     let marks = match direction {
-        Direction::To => Some(open(&ours)?),
+        Direction::To => Some(Handover::open(&kafka, &ours, &topics, CONNECT_TIMEOUT)?),
         Direction::From => None,
     };
     // In this order: members that leave now have committed before.
