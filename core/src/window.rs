@@ -44,7 +44,7 @@ pub struct SlidingCount {
     latest: Latest,
     /// The exact times of the newest records, oldest first.
     times: VecDeque<u64>,
-    /// Times are kept while the slices hold fewer records than this.
+    /// Times are kept while the slices hold at most this many records: those of two full windows.
     max_times: u64,
     /// Before this moment the window may hold records without kept times.
     unknown_until: u64,
@@ -136,7 +136,7 @@ impl SlidingCount {
     /// Adds right after a [`count`](SlidingCount::count) at this moment.
     #[inline]
     pub fn add_counted(&mut self, now: Time, n: u64) -> u64 {
-        if self.sum < self.max_times {
+        if self.sum <= self.max_times {
             return self.add_with_times(now, n);
         }
         self.add_expired(now, n);
@@ -158,7 +158,7 @@ impl SlidingCount {
     #[cold]
     fn add_with_times(&mut self, now: Time, n: u64) -> u64 {
         self.add_expired(now, n);
-        if self.sum >= self.max_times {
+        if self.sum > self.max_times {
             self.give_up_times();
             return self.sum;
         }

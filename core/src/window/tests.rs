@@ -68,6 +68,21 @@ fn few_records_leave_exactly_after_a_cycle() {
     assert_eq!(window.count(at(6_003)), 0);
 }
 
+/// The bug: the slices may hold a full window that has just left beside the full one, and the last record of the second
+/// one made the window forget the times. In reject mode, with shares that are all sent each cycle, every record waited
+/// for the rest of a slice more in each cycle.
+#[test]
+fn a_full_window_follows_another_one_exactly() {
+    let mut window = SlidingCount::exact_up_to(20, CYCLE);
+    for burst in 5..10 {
+        assert_eq!(window.count(at(burst * 1_000 + 3)), 0);
+        for record in 1..=20 {
+            assert_eq!(window.add(at(burst * 1_000 + 3), 1), record);
+        }
+        assert_eq!(window.below_at(at(burst * 1_000 + 3), 20), at(burst * 1_000 + 1_003));
+    }
+}
+
 /// Records added some milliseconds after the last ones, an inherited slice, or a new cycle length.
 #[derive(Debug, Clone)]
 enum Step {

@@ -106,6 +106,21 @@ fn a_client_within_its_share_is_never_rejected() {
     check("own_share", cases, within_its_share_is_never_rejected);
 }
 
+/// The bug, which random cases meet about once in a million: three clients send all of their shares in each cycle, after
+/// one of them borrowed what fills the window. Each cycle, records waited for a slice longer, until some were rejected.
+#[test]
+fn clients_that_send_all_of_their_shares_wait_no_longer_in_each_cycle() {
+    let mut policy = sim::policy(42, Duration::from_millis(100));
+    (policy.mode, policy.reservation) = (Mode::Reject, Ratio::ZERO);
+    policy.clients = [1, 2, 0].map(|n| sim::client(&name(n), 1.0, None)).into();
+    let other = |client, records| Step::Other { client, records };
+    let shares = [Step::WaitForTheOldest, other(2, 14), other(1, 14), Step::Own(14)];
+    // Client 2 learns to borrow. Its last flood comes half a slice before the first record of client 0.
+    let floods = [[other(2, 84), Step::Wait(1_005)]; 8].concat().into_iter().chain([other(2, 84), Step::Wait(5)]);
+    let script = floods.chain([shares; 12].concat()).collect();
+    within_its_share_is_never_rejected(Case { policy, script });
+}
+
 /// A lender beside a flood, in percent.
 #[derive(Debug)]
 struct Measured {
