@@ -7,7 +7,7 @@ use crate::load::plan::{Plan, PlannedClient};
 use crate::load::scenario::{RetryPolicy, Scenario};
 use crate::load::schedule::schedule;
 use crate::trace_file::reader::TraceSource;
-use crate::trace_file::{TraceError, TraceRecord, TraceWriter, TracedPartition, WriterOptions};
+use crate::trace_file::{Contents, TraceError, TraceRecord, TraceWriter, TracedPartition};
 
 /// The partitions of each topic. A key decides which one a record goes to.
 const PARTITIONS: u32 = 4;
@@ -46,9 +46,8 @@ impl Planned {
                 ..TracedPartition::default()
             })
         });
-        let options =
-            WriterOptions { service: service.name.clone(), partitions: partitions.collect(), hash_ids: false };
-        let mut writer = TraceWriter::new(Vec::new(), options)?;
+        let (service, partitions) = (service.name.clone(), partitions.collect());
+        let mut writer = TraceWriter::new(Vec::new(), Contents { service, partitions, ..Contents::default() })?;
         let numbers: Vec<u32> = plan.clients.iter().map(|client| writer.client(&client.load.id)).collect();
         for attempt in schedule(&plan) {
             let PlannedClient { topic, .. } = plan.clients[attempt.client];

@@ -17,7 +17,7 @@ use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, leave_out, sweep
 use crate::load::plan::tests::service;
 use crate::load::scenario::RetryPolicy;
 use crate::trace_file::reader::TraceSource;
-use crate::trace_file::{ANONYMOUS, TraceRecord, TraceWriter, TracedPartition, WriterOptions};
+use crate::trace_file::{ANONYMOUS, Contents, TraceRecord, TraceWriter, TracedPartition};
 
 const NAMES: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
 const SHAPE: Rules = Rules { mode: Mode::Shape, lending: Lending::Proportional };
@@ -26,8 +26,8 @@ const MAX_MIN: Rules = Rules { mode: Mode::Shape, lending: Lending::MaxMin };
 /// Builds a trace with a partition for each client. Each row is a time in milliseconds and an index into [`NAMES`].
 fn trace(rows: &[(u64, usize)]) -> TraceSource {
     let partition = |topic: &&str| TracedPartition { topic: (*topic).to_owned(), ..TracedPartition::default() };
-    let options = WriterOptions { partitions: NAMES.iter().map(partition).collect(), ..WriterOptions::default() };
-    let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
+    let contents = Contents { partitions: NAMES.iter().map(partition).collect(), ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), contents).unwrap();
     for &(at_ms, index) in rows {
         let client = writer.client(NAMES[index]);
         let record = TraceRecord { at_ms, client, partition: index as u32, bytes: 500, retried: index == 2 };
@@ -230,8 +230,8 @@ fn shadow_mode_is_simulated_as_if_it_were_enforced() {
 
 /// Two clients in one partition, two records a millisecond: every so many records one of the steady client.
 fn one_partition(records: u64, every: u64) -> TraceSource {
-    let options = WriterOptions { partitions: vec![TracedPartition::default()], ..WriterOptions::default() };
-    let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
+    let contents = Contents { partitions: vec![TracedPartition::default()], ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), contents).unwrap();
     let (flood, steady) = (writer.client("flood"), writer.client("steady"));
     for n in 0..records {
         let client = if n.is_multiple_of(every) { steady } else { flood };
@@ -255,7 +255,7 @@ fn the_service_chooses_its_clients_from_the_trace() {
 #[test]
 fn allowed_clients_mean_ids_without_groups() {
     let partitions = vec![TracedPartition { topic: "in".to_owned(), ..TracedPartition::default() }];
-    let mut writer = TraceWriter::new(Vec::new(), WriterOptions { partitions, ..WriterOptions::default() }).unwrap();
+    let mut writer = TraceWriter::new(Vec::new(), Contents { partitions, ..Contents::default() }).unwrap();
     // The group `cards` is not configured, and the last record names no group.
     let clients = ["home/web", "home/batch", "cards/web", "cards/app", "batch"].map(|name| writer.client(name));
     for n in 0..2_000 {
@@ -315,9 +315,8 @@ fn no_rule_sets_the_capacity_that_is_tried_or_shadow_mode() {
 
 #[test]
 fn hashed_clients_keep_their_settings_and_get_their_names_back() {
-    let options =
-        WriterOptions { hash_ids: true, partitions: vec![TracedPartition::default()], ..WriterOptions::default() };
-    let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
+    let contents = Contents { hashed_ids: true, partitions: vec![TracedPartition::default()], ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), contents).unwrap();
     let clients = [writer.client("a"), writer.client("b"), ANONYMOUS];
     for n in 0..3_000 {
         let record = TraceRecord { at_ms: n, client: clients[n as usize % 3], ..TraceRecord::default() };

@@ -21,7 +21,7 @@ use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
 use crate::moment::{millis, moment};
 use crate::signals;
 use crate::sources::{ServiceError, configured};
-use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
+use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition};
 use merge::Merge;
 
 /// Arguments of the command.
@@ -113,12 +113,13 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
     let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT).map_err(ServiceError::Open)?;
     file.set_len(0).map_err(|error| unwritable(error.into()))?;
-    let options = WriterOptions {
+    let contents = Contents {
         service: service.name.clone(),
-        hash_ids: args.hash_ids,
+        hashed_ids: args.hash_ids,
         partitions: log.partitions().iter().map(traced).collect(),
+        ..Contents::default()
     };
-    let writer = TraceWriter::new(BufWriter::new(file), options).map_err(unwritable)?;
+    let writer = TraceWriter::new(BufWriter::new(file), contents).map_err(unwritable)?;
     let interrupts = signals::listen().map_err(ServiceError::Signals)?;
     let written = Merge::new(&log, &service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
     let (_, contents) = written.finish().map_err(unwritable)?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{ANONYMOUS, TraceError, TraceRecord, TraceWriter, TracedPartition, WriterOptions};
+use super::{ANONYMOUS, Contents, TraceError, TraceRecord, TraceWriter, TracedPartition};
 
 /// The line that may stand first.
 const TITLES: &str = "ms,client,partition,bytes";
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Vec<u8>, TraceError> {
             partitions.len() as u32 - 1
         });
     }
-    let mut writer = TraceWriter::new(Vec::new(), WriterOptions { partitions, ..WriterOptions::default() })?;
+    let mut writer = TraceWriter::new(Vec::new(), Contents { partitions, ..Contents::default() })?;
     for Row { at_ms, client, partition, bytes } in rows {
         let client = if client.is_empty() { ANONYMOUS } else { writer.client(client) };
         writer.push(TraceRecord { at_ms, client, partition: numbers[partition], bytes, retried: false })?;

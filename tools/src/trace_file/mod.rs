@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use watermaster_api::rfc3339;
 
 pub use reader::TraceReader;
-pub use writer::{TraceWriter, WriterOptions};
+pub use writer::TraceWriter;
 
 /// The first and the last bytes of a trace. The last character is the version of the format.
 const MAGIC: &[u8; 8] = b"WMTRACE1";

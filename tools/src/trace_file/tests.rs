@@ -8,8 +8,8 @@ use super::*;
 /// Writes a trace of two partitions.
 fn written(records: &[(u64, Option<&str>, u32, u32, bool)]) -> Vec<u8> {
     let partition = |number| TracedPartition { topic: "in".to_owned(), number, ..TracedPartition::default() };
-    let options = WriterOptions { partitions: vec![partition(0), partition(1)], ..WriterOptions::default() };
-    let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
+    let contents = Contents { partitions: vec![partition(0), partition(1)], ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), contents).unwrap();
     for &(at_ms, client, partition, bytes, retried) in records {
         let client = client.map_or(ANONYMOUS, |client| writer.client(client));
         writer.push(TraceRecord { at_ms, client, partition, bytes, retried }).unwrap();
@@ -129,8 +129,8 @@ fn a_later_version_is_named() {
 
 #[test]
 fn hashed_ids_keep_no_id_in_clear() {
-    let options = WriterOptions { hash_ids: true, partitions: vec![TracedPartition::default()], ..Default::default() };
-    let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
+    let begun = Contents { hashed_ids: true, partitions: vec![TracedPartition::default()], ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), begun).unwrap();
     let (one, other) = (writer.client("home-loan"), writer.client("car-loan"));
     assert_eq!((one, other, writer.client("home-loan")), (FIRST_CLIENT, FIRST_CLIENT + 1, FIRST_CLIENT));
     writer.push(TraceRecord { client: one, ..TraceRecord::default() }).unwrap();

@@ -6,15 +6,6 @@ use std::io::Write;
 use super::{ANONYMOUS, BLOCK_RECORDS, BlockFacts, Contents, FIRST_CLIENT, MAGIC, OVERSIZED, TraceError};
 use super::{TraceRecord, TracedPartition, block, named};
 
-/// The facts that a trace is begun with.
-#[derive(Debug, Clone, Default)]
-pub struct WriterOptions {
-    pub service: String,
-    /// Write hashes in place of ids.
-    pub hash_ids: bool,
-    pub partitions: Vec<TracedPartition>,
-}
-
 /// Writes records in order of time. Nothing can be read of the file before [`finish`](TraceWriter::finish).
 pub struct TraceWriter<W: Write> {
     output: W,
@@ -24,14 +15,12 @@ pub struct TraceWriter<W: Write> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace.
+    /// Begins a trace. `contents` states its service, its partitions, and whether it gets hashes in place of ids.
     ///
     /// # Errors
     /// The output can't be written.
-    pub fn new(mut output: W, options: WriterOptions) -> Result<TraceWriter<W>, TraceError> {
+    pub fn new(mut output: W, contents: Contents) -> Result<TraceWriter<W>, TraceError> {
         output.write_all(MAGIC)?;
-        let WriterOptions { service, hash_ids: hashed_ids, partitions } = options;
-        let contents = Contents { service, hashed_ids, partitions, ..Contents::default() };
         Ok(TraceWriter { output, contents, numbers: HashMap::new(), records: Vec::new() })
     }
 
