@@ -77,11 +77,7 @@ pub fn health(args: &HealthArgs) -> Exit {
 
 /// Makes the instance read its configuration again, and prints the changes or the errors.
 pub fn reload(args: &ReloadArgs) -> Exit {
-    let token = match args.token.read() {
-        Ok(token) => token,
-        Err(error) => return fail(Exit::Config, error),
-    };
-    let endpoint = match args.instance.endpoint(token.as_deref()) {
+    let endpoint = match args.token.read().and_then(|token| args.instance.endpoint(token.as_deref())) {
         Ok(endpoint) => endpoint,
         Err(error) => return fail(Exit::Config, error),
     };

@@ -33,31 +33,32 @@ pub struct UrlArg {
     cacert: Option<PathBuf>,
 }
 
-/// The file gives no certificates.
+/// The file of an option can't be read, or lacks what the option wants of it.
 #[derive(Debug, thiserror::Error)]
-pub enum CertificatesError {
-    #[error("--cacert: {} cannot be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("--cacert: {} holds no certificate in PEM", path.display())]
-    None { path: PathBuf },
+pub enum OptionFileError {
+    #[error("{option}: {} cannot be read: {source}", path.display())]
+    Unreadable { option: &'static str, path: PathBuf, source: io::Error },
+    #[error("{option}: {} holds no {wanted}", path.display())]
+    Empty { option: &'static str, path: PathBuf, wanted: &'static str },
 }
 
 impl UrlArg {
     /// Returns the instance, and reads the certificates to trust, if a file is named.
-    pub fn endpoint(&self, token: Option<&str>) -> Result<Endpoint, CertificatesError> {
+    pub fn endpoint(&self, token: Option<&str>) -> Result<Endpoint, OptionFileError> {
         self.endpoint_at(&self.url, token)
     }
 
     /// Returns another instance, with the same certificates.
-    pub fn endpoint_at(&self, url: &str, token: Option<&str>) -> Result<Endpoint, CertificatesError> {
+    pub fn endpoint_at(&self, url: &str, token: Option<&str>) -> Result<Endpoint, OptionFileError> {
         let Some(path) = &self.cacert else { return Ok(Endpoint::new(url, token)) };
+        let (option, wanted) = ("--cacert", "certificate in PEM");
         let text = std::fs::read(path);
-        let text = text.map_err(|source| CertificatesError::Unreadable { path: path.clone(), source })?;
+        let text = text.map_err(|source| OptionFileError::Unreadable { option, path: path.clone(), source })?;
         let items = parse_pem(&text).filter_map(Result::ok);
         let certificate = |item| if let PemItem::Certificate(certificate) = item { Some(certificate) } else { None };
         let certificates: Vec<_> = items.filter_map(certificate).collect();
         if certificates.is_empty() {
-            return Err(CertificatesError::None { path: path.clone() });
+            return Err(OptionFileError::Empty { option, path: path.clone(), wanted });
         }
         Ok(Endpoint::with_roots(url, token, certificates.into()))
     }
@@ -71,23 +72,15 @@ pub struct TokenArg {
     token_file: Option<PathBuf>,
 }
 
-/// The file gives no token.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenFileError {
-    #[error("--token-file: {} cannot be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("--token-file: {} holds no token", path.display())]
-    Empty { path: PathBuf },
-}
-
 impl TokenArg {
     /// Reads the token, if a file is named.
-    pub fn read(&self) -> Result<Option<String>, TokenFileError> {
+    pub fn read(&self) -> Result<Option<String>, OptionFileError> {
         let Some(path) = &self.token_file else { return Ok(None) };
+        let (option, wanted) = ("--token-file", "token");
         let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| TokenFileError::Unreadable { path: path.clone(), source })?;
+        let text = text.map_err(|source| OptionFileError::Unreadable { option, path: path.clone(), source })?;
         match text.trim() {
-            "" => Err(TokenFileError::Empty { path: path.clone() }),
+            "" => Err(OptionFileError::Empty { option, path: path.clone(), wanted }),
             token => Ok(Some(token.to_owned())),
         }
     }

@@ -63,9 +63,8 @@ pub(super) struct RulesInstance {
 
 impl RulesInstance {
     pub(super) fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
-        let arguments = |error: &dyn std::fmt::Display| RulesError::File(error.to_string());
-        let token = args.token.read().map_err(|error| arguments(&error))?;
-        let endpoint = args.instance.endpoint(token.as_deref()).map_err(|error| arguments(&error))?;
+        let endpoint = args.token.read().and_then(|token| args.instance.endpoint(token.as_deref()));
+        let endpoint = endpoint.map_err(|error| RulesError::File(error.to_string()))?;
         let mut target = RulesInstance { endpoint, url: args.instance.url.clone(), service: String::new() };
         target.service = match &args.service {
             Some(name) => name.clone(),

@@ -27,7 +27,7 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail};
-use crate::endpoint::{CertificatesError, TokenArg, TokenFileError, UrlArg, url};
+use crate::endpoint::{OptionFileError, TokenArg, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
 use instances::InstanceSet;
@@ -65,9 +65,7 @@ pub struct TopArgs {
 #[derive(Debug, thiserror::Error)]
 enum TopError {
     #[error(transparent)]
-    TokenFile(#[from] TokenFileError),
-    #[error(transparent)]
-    Certificates(#[from] CertificatesError),
+    File(#[from] OptionFileError),
     #[error("{url}: {source}")]
     Fetch { url: String, source: FetchError },
     #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
@@ -80,7 +78,7 @@ pub fn run(args: &TopArgs) -> Exit {
         Ok(()) => Exit::Done,
         Err(error) => {
             let exit = match &error {
-                TopError::TokenFile(_) | TopError::Certificates(_) => Exit::Config,
+                TopError::File(_) => Exit::Config,
                 TopError::Fetch { source: FetchError::Endpoint(error), .. } => error.exit(),
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
