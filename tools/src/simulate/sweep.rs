@@ -1,8 +1,7 @@
 //! The points of a sweep, and their simulations on several threads.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{collections::BTreeSet, num::NonZeroUsize, thread};
+use std::{collections::BTreeSet, iter, num::NonZeroUsize, thread};
 
 use itertools::Itertools as _;
 use watermaster_core::policy::{Lending, Mode, Policy};
@@ -66,28 +65,24 @@ impl Rules {
 pub fn in_parallel<T: Send, E: Send>(
     jobs: NonZeroUsize, count: usize, work: impl Fn(usize) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
-    thread::scope(|scope| {
-        for _ in 0..jobs.get().min(count) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        return;
-                    }
-                    let result = work(index);
-                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((index, result));
-                }
-            });
-        }
+    let next = AtomicUsize::new(0);
+    // Each thread takes the next piece, until none is left.
+    let of_thread = || {
+        let pieces = iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < count));
+        pieces.map(|index| (index, work(index))).collect::<Vec<_>>()
+    };
+    let mut results: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.get().min(count)).map(|_| scope.spawn(of_thread)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no piece panics")).collect()
     });
-    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     results.sort_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
