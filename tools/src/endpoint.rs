@@ -198,27 +198,25 @@ impl Endpoint {
 
     /// Sends a request without a body.
     pub fn post(&self, path: &str) -> Result<Reply, EndpointError> {
-        let request = self.authorized(self.agent.post(format!("{}{path}", self.url)));
-        self.reply(request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().send_empty())
+        self.reply(self.changing(self.agent.post(format!("{}{path}", self.url))).send_empty())
     }
 
     /// Puts a resource, or deletes it without a body, under a condition: the name and the value of a header.
     pub fn change(
-        &self, path: &str, body: Option<&serde_json::Value>, condition: (&str, &str),
+        &self, path: &str, body: Option<&serde_json::Value>, (name, value): (&str, &str),
     ) -> Result<Reply, EndpointError> {
         let url = format!("{}{path}", self.url);
-        let reply = match body {
+        self.reply(match body {
             Some(body) => {
-                let request = self.authorized(self.agent.put(url)).header(condition.0, condition.1);
-                let request = request.header("content-type", "application/json");
-                request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().send(body.to_string())
+                let request = self.changing(self.agent.put(url)).header(name, value);
+                request.header("content-type", "application/json").send(body.to_string())
             }
-            None => {
-                let request = self.authorized(self.agent.delete(url)).header(condition.0, condition.1);
-                request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().call()
-            }
-        };
-        self.reply(reply)
+            None => self.changing(self.agent.delete(url)).header(name, value).call(),
+        })
+    }
+
+    fn changing<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        self.authorized(request).config().timeout_global(Some(CHANGE_TIMEOUT)).build()
     }
 
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
