@@ -11,7 +11,7 @@ use watermaster_settings::Kafka;
 use super::export::{self, Encoding};
 use super::origin::{Origin, integer};
 use super::{CONNECT_TIMEOUT, DlqError, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
-use crate::cli::{Output, OutputArg, print, print_json};
+use crate::cli::OutputArg;
 use crate::format::printable;
 
 /// Arguments of the command.
@@ -45,18 +45,12 @@ pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
         Some(origin) if origin.is_stub => Some(original(&kafka, origin)?),
         _ => None,
     };
-    match args.output.format {
-        Output::Json => {
-            let encoding = if args.payload { Encoding::Text } else { Encoding::None };
-            let original = original.flatten().map(|original| export::line(&original, None, encoding));
-            let mut shown = export::line(&letter, origin.as_ref(), encoding);
-            shown.insert("original".to_owned(), original.into());
-            print_json(&shown);
-        }
-        Output::Text => {
-            print(text(&topic, &letter, origin.as_ref(), original.as_ref().map(Option::as_ref), args.payload))
-        }
-    }
+    let (origin, original) = (origin.as_ref(), original.as_ref().map(Option::as_ref));
+    let encoding = if args.payload { Encoding::Text } else { Encoding::None };
+    let mut shown = export::line(&letter, origin, encoding);
+    let whole = original.flatten().map(|original| export::line(original, None, encoding));
+    shown.insert("original".to_owned(), whole.into());
+    args.output.show(&shown, || text(&topic, &letter, origin, original, args.payload));
     Ok(())
 }
 
