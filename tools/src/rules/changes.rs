@@ -151,7 +151,7 @@ pub(super) fn put(args: &PutArgs) -> Result<Exit, RulesError> {
     }
     // Without a file the name is required.
     let (name, body) = (args.name.as_deref().unwrap_or_default(), body(args)?);
-    let (_, answer) = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run, Some(WAIT))?;
+    let answer = target.change(name, Some(&body), args.if_match.as_deref(), args.dry_run, Some(WAIT))?;
     print(told(&answer, args.dry_run));
     Ok(Exit::Done)
 }
@@ -251,15 +251,10 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         return Err(RulesError::File(why));
     }
     let known = run_time(target)?;
-    let tell = |name: &str, change: Result<(u16, Value), RulesError>| match change {
-        Ok((_, answer)) => {
-            print(format_args!("{name}: {}", told(&answer, args.dry_run)));
-            Ok(())
-        }
-        Err(error) => {
-            print(format_args!("{name}: {error}"));
-            Err(error)
-        }
+    let tell = |name: &str, change: Result<Value, RulesError>| {
+        let said = change.as_ref().map_or_else(ToString::to_string, |answer| told(answer, args.dry_run));
+        print(format_args!("{name}: {said}"));
+        change.map(drop)
     };
     let mut done = Ok(());
     for (name, body) in &wanted {
@@ -299,7 +294,7 @@ fn same(one: &Value, other: &Value, name: &str) -> bool {
 /// Deletes a rule.
 pub(super) fn remove(args: &RemoveArgs) -> Result<Exit, RulesError> {
     let target = RulesInstance::new(&args.instance)?;
-    let (_, answer) = target.change(&args.name, None, args.if_match.as_deref(), args.dry_run, None)?;
+    let answer = target.change(&args.name, None, args.if_match.as_deref(), args.dry_run, None)?;
     print(told(&answer, args.dry_run));
     Ok(Exit::Done)
 }

@@ -74,7 +74,7 @@ impl RulesInstance {
     }
 
     fn only_service(&self) -> Result<String, RulesError> {
-        let config = self.asked(self.endpoint.get("/v1/config"))?.1;
+        let config = self.asked(self.endpoint.get("/v1/config"))?;
         let services = config["config"]["service"].as_array().cloned().unwrap_or_default();
         let names: Vec<&str> = services.iter().filter_map(|service| service["name"].as_str()).collect();
         match &names[..] {
@@ -86,12 +86,12 @@ impl RulesInstance {
         }
     }
 
-    /// Returns the status and the JSON of an answer that is no refusal.
-    pub(super) fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<(u16, Value), RulesError> {
+    /// Returns the JSON of an answer that is no refusal.
+    pub(super) fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<Value, RulesError> {
         let (status, text) = reply.map_err(|source| RulesError::Endpoint { url: self.url.clone(), source })?;
         let answer: Value = serde_json::from_str(&text).unwrap_or_default();
         if status < 300 {
-            return Ok((status, answer));
+            return Ok(answer);
         }
         let mut message =
             sentence(&answer).map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
@@ -113,7 +113,7 @@ impl RulesInstance {
 
     /// Reads a view of the service.
     pub(super) fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, RulesError> {
-        let (_, answer) = self.asked(self.endpoint.get(&self.path(path)))?;
+        let answer = self.asked(self.endpoint.get(&self.path(path)))?;
         serde_json::from_value(answer).map_err(|error| {
             RulesError::File(format!("{}: no answer of a watermaster of this version: {error}", self.url))
         })
@@ -135,7 +135,7 @@ impl RulesInstance {
     /// Changes a rule, or shows what that would change. Without a stated version, that of the rule in force is stated.
     pub(super) fn change(
         &self, name: &str, body: Option<&Value>, if_match: Option<&str>, dry_run: bool, wait: Option<&str>,
-    ) -> Result<(u16, Value), RulesError> {
+    ) -> Result<Value, RulesError> {
         let query = match wait {
             _ if dry_run => "?dry_run=true".to_owned(),
             Some(wait) => format!("?wait={wait}"),
@@ -167,7 +167,7 @@ impl RulesInstance {
     /// The version of a rule of run time; `None` without one.
     fn version(&self, name: &str) -> Result<Option<String>, RulesError> {
         match self.asked(self.endpoint.get(&self.path(&format!("rules/{}", percent_encoded(name))))) {
-            Ok((_, rule)) if rule["origin"] == "run_time" => Ok(rule["etag"].as_str().map(str::to_owned)),
+            Ok(rule) if rule["origin"] == "run_time" => Ok(rule["etag"].as_str().map(str::to_owned)),
             Ok(_) | Err(RulesError::NotFound(_) | RulesError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
