@@ -4,7 +4,6 @@
 //! not read: its records wait in the topic, and that wait counts as part of their delays.
 
 use std::collections::VecDeque;
-use std::io::{Read, Seek};
 use std::time::Duration;
 
 use watermaster_core::offset_map::OffsetMap;
@@ -152,7 +151,7 @@ impl<'t> Replay<'t> {
     ///
     /// # Errors
     /// The trace can't be read, or is damaged.
-    pub fn run<R: Read + Seek>(mut self, trace: &mut TraceReader<R>) -> Result<Outcome, TraceError> {
+    pub fn run(mut self, trace: &mut TraceReader) -> Result<Outcome, TraceError> {
         let mut block = Vec::new();
         while trace.next_block(&mut block)? {
             for record in &block {

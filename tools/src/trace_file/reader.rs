@@ -46,34 +46,33 @@ impl TraceSource {
     ///
     /// # Errors
     /// The file can't be read, or its header or footer is damaged.
-    pub fn open(&self) -> Result<TraceReader<Box<dyn TraceInput>>, TraceError> {
-        let input: Box<dyn TraceInput> = match self {
+    pub fn open(&self) -> Result<TraceReader, TraceError> {
+        TraceReader::open(match self {
             TraceSource::File(path) => Box::new(File::open(path)?),
             TraceSource::Memory(bytes) => Box::new(Cursor::new(Arc::clone(bytes))),
-        };
-        TraceReader::open(input)
+        })
     }
 }
 
 /// An input that can be read at any place.
-pub trait TraceInput: Read + Seek {}
+trait TraceInput: Read + Seek {}
 
 impl<T: Read + Seek> TraceInput for T {}
 
 /// Reads the blocks of a trace in order.
-pub struct TraceReader<R> {
-    input: R,
+pub struct TraceReader {
+    input: Box<dyn TraceInput>,
     contents: Contents,
     next_block: usize,
     bytes: Vec<u8>,
 }
 
-impl<R: Read + Seek> TraceReader<R> {
+impl TraceReader {
     /// Reads the footer.
     ///
     /// # Errors
     /// The input can't be read, is no trace, or its header or footer is damaged.
-    pub fn open(mut input: R) -> Result<TraceReader<R>, TraceError> {
+    fn open(mut input: Box<dyn TraceInput>) -> Result<TraceReader, TraceError> {
         let size = input.seek(SeekFrom::End(0))?;
         if size < (MAGIC.len() + TRAILER_BYTES) as u64 {
             return Err(TraceError::NoTrace);

@@ -1,8 +1,6 @@
-use std::io::Cursor;
-
 use proptest::prelude::*;
 
-use super::reader::{TraceReader, TraceSource};
+use super::reader::TraceSource;
 use super::*;
 
 /// Writes a trace of two partitions.
@@ -18,7 +16,7 @@ fn written(records: &[(u64, Option<&str>, u32, u32, bool)]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<(Contents, Vec<TraceRecord>), TraceError> {
-    let mut reader = TraceReader::open(Cursor::new(bytes))?;
+    let mut reader = TraceSource::Memory(bytes.into()).open()?;
     let (mut all, mut block) = (Vec::new(), Vec::new());
     while reader.next_block(&mut block)? {
         all.append(&mut block);
