@@ -508,8 +508,8 @@ fn headers_are_looked_up_by_name() {
     assigned(&consumer);
     let records = read_all(&consumer, 1);
     let contents = records[0].contents().unwrap();
-    assert_eq!(contents.headers.lookup("twice"), HeaderLookup::Repeated);
-    assert_eq!(contents.headers.lookup("none"), HeaderLookup::Absent);
+    assert_eq!(contents.headers.lookup(b"twice"), HeaderLookup::Repeated);
+    assert_eq!(contents.headers.lookup(b"none"), HeaderLookup::Absent);
     let found = identify(&bench.service.client_from, &contents, &bench.service.sources[0], &NoSchemas);
     assert_eq!(found, Identity::Client("acme".into()));
 }

@@ -59,7 +59,7 @@ impl Contents<'_> {
 
 impl Fields for Contents<'_> {
     fn header(&self, name: &str) -> HeaderLookup<'_> {
-        self.headers.lookup(name)
+        self.headers.lookup(name.as_bytes())
     }
 
     fn key(&self) -> Option<&[u8]> {
@@ -285,8 +285,8 @@ impl<'r> Headers<'r> {
     }
 
     /// Looks up the header of this name.
-    pub fn lookup(self, name: &str) -> HeaderLookup<'r> {
-        let mut named = self.filter(|(other, _)| *other == name.as_bytes());
+    pub fn lookup(self, name: &[u8]) -> HeaderLookup<'r> {
+        let mut named = self.filter(|(other, _)| *other == name);
         match (named.next(), named.next()) {
             (None, _) => HeaderLookup::Absent,
             (Some((_, value)), None) => HeaderLookup::Once(value),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use watermaster_core::{offset_map, tracker::Tracker};
 use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::load::{NAME, RecordPosition};
 use watermaster_kafka::topics::{SourceIndex, Topics};
 use watermaster_settings::{Kafka, Service};
@@ -38,7 +39,7 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(
     if partitions.is_empty() {
         return Ok(());
     }
-    let group = format!("{}.{}", kafka.group_id, service.name);
+    let group = group_id(kafka, service);
     let topics = Topics::new(account.plan.topics.iter().map(String::as_str));
     let asked = Asker::named(kafka, NAME).map_err(AskError::from);
     match asked.and_then(|asker| asker.committed(&group, &topics, &partitions, COORDINATOR_TIMEOUT)) {

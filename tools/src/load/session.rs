@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{collections::BTreeMap, fmt::Display, io, sync::Arc, thread, thread::JoinHandle};
 
 use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::headers;
 use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, NAME, Watcher};
 use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
@@ -19,8 +20,6 @@ use crate::cli::CONNECT_TIMEOUT;
 const STAMP_HEADER: &str = "watermaster-load";
 /// The pause while the queue of the producer is full.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(2);
-/// The header with the reason of a rejection.
-const REASON_HEADER: &str = "throttle-reason";
 /// The time that the last records may take to be acknowledged.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -159,10 +158,10 @@ fn arrival(arrived: &Arrived<'_>, in_target: bool, run: &str, start: Start) -> O
         HeaderLookup::Once(value) => value,
         _ => None,
     };
-    let Some(number) = header(STAMP_HEADER).and_then(|stamp| stamped_number(stamp, run)) else {
+    let Some(number) = header(STAMP_HEADER.as_bytes()).and_then(|stamp| stamped_number(stamp, run)) else {
         return in_target.then_some(Event::Foreign { at });
     };
-    let reason = || header(REASON_HEADER).map_or("unknown".into(), String::from_utf8_lossy).into_owned();
+    let reason = || header(headers::REASON).map_or("unknown".into(), String::from_utf8_lossy).into_owned();
     let outcome = if in_target { Outcome::Admitted } else { Outcome::Rejected(reason()) };
     Some(Event::Arrived { number, outcome, at })
 }

@@ -3,14 +3,11 @@
 
 use std::io::Write;
 
-use watermaster_kafka::{record::Record, redrive};
+use watermaster_kafka::{headers, record::Record, redrive};
 use watermaster_settings::client_id::{HeaderLookup, NamedSender, NoSchemas, sender_of};
 use watermaster_settings::{Service, Source};
 
 use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
-
-/// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
-const ATTEMPT_HEADER: &str = "throttle-attempt";
 
 /// Returns the facts of a record, whose client gets a number in the trace. Its time and partition are not set.
 pub fn sample<W: Write>(
@@ -30,7 +27,8 @@ pub fn sample<W: Write>(
             NamedSender::Anonymous(_) | NamedSender::Unknown(_) => ANONYMOUS,
         }
     };
-    let attempt = contents.headers.lookup(ATTEMPT_HEADER);
+    // The number of the attempt that was rejected, from 1: a record that has it was sent again.
+    let attempt = contents.headers.lookup(headers::ATTEMPT);
     let retried = matches!(attempt, HeaderLookup::Once(Some(attempt)) if is_positive(attempt));
     TraceRecord { client, bytes: size(contents.cost()), retried, ..TraceRecord::default() }
 }
