@@ -1,18 +1,13 @@
 //! The progress of a command that reads many records: a bar on a terminal, lines elsewhere.
 
+use std::cell::Cell;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
-use std::{cell::Cell, sync::LazyLock};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The interval of lines where stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-
-static STYLE: LazyLock<ProgressStyle> = LazyLock::new(|| {
-    let template = "{bar:30} {percent:>3} % of {human_len} offsets {prefix}, {eta} left{msg}";
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
-});
 
 /// The progress of one command, on stderr.
 pub struct OffsetProgress {
@@ -28,8 +23,10 @@ impl OffsetProgress {
     /// Begins; `verb` tells what happens to the `total` offsets.
     pub fn new(verb: &'static str, total: u64) -> OffsetProgress {
         let bar = std::io::stderr().is_terminal().then(|| {
+            let template = "{bar:30} {percent:>3} % of {human_len} offsets {prefix}, {eta} left{msg}";
+            let style = ProgressStyle::with_template(template).expect("the template is well formed");
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            bar.with_style(STYLE.clone()).with_prefix(verb)
+            bar.with_style(style).with_prefix(verb)
         });
         let begun = Instant::now();
         OffsetProgress { bar, verb, total, begun, next: Cell::new(begun + LINE_INTERVAL) }
