@@ -312,14 +312,9 @@ impl<'t> Replay<'t> {
     #[inline]
     fn reject(&mut self, now: Time, attempt: &SimulatedAttempt, reason: Reason) {
         let returns = self.returning.add(self.senders.retry_of(attempt.client), attempt, now);
-        if attempt.sent < self.counted_from {
-            return;
-        }
-        let tally = &mut self.tallies[attempt.client as usize];
-        if returns {
-            tally.retry(attempt, now, self.options.threshold);
-        } else {
-            tally.reject(reason, attempt, now, self.options.threshold);
+        if attempt.sent >= self.counted_from {
+            let reason = (!returns).then_some(reason);
+            self.tallies[attempt.client as usize].reject(reason, attempt, now, self.options.threshold);
         }
     }
 

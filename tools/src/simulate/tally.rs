@@ -115,16 +115,13 @@ impl Tally {
         self.leave(attempt.arrived, now, threshold);
     }
 
-    /// Counts a rejection after which the record does not come back.
+    /// Counts a rejection: with its reason, or as a retry if the client sends the record again.
     #[inline]
-    pub fn reject(&mut self, reason: Reason, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
-        self.rejected.add(reason);
-        self.leave(attempt.arrived, now, threshold);
-    }
-
-    /// Counts a rejection after which the client sends the record again.
-    pub fn retry(&mut self, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
-        self.retries += 1;
+    pub fn reject(&mut self, reason: Option<Reason>, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
+        match reason {
+            Some(reason) => self.rejected.add(reason),
+            None => self.retries += 1,
+        }
         self.leave(attempt.arrived, now, threshold);
     }
 
@@ -231,9 +228,9 @@ mod tests {
         let SimulatedDelays { p50, p99, max } = result.delay_seconds;
         assert_eq!((p50, p99, max), (Some(0.0), Some(0.2), Some(0.3)));
         assert_eq!(result.p99_of_all, Some(0.2));
-        tally.reject(Reason::Expired, &attempt(1_000), at(1_000), Duration::from_secs(1));
+        tally.reject(Some(Reason::Expired), &attempt(1_000), at(1_000), Duration::from_secs(1));
         assert_eq!(tally.result("a").p99_of_all, Some(0.3));
-        tally.reject(Reason::Expired, &attempt(1_000), at(1_000), Duration::from_secs(1));
+        tally.reject(Some(Reason::Expired), &attempt(1_000), at(1_000), Duration::from_secs(1));
         assert_eq!(tally.result("a").p99_of_all, None, "99 % of 102 records are more than were admitted");
         assert_eq!(tally.result("a").delay_seconds.p99, Some(0.2));
     }
