@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::rules;
@@ -85,8 +85,8 @@ pub struct SimulateArgs {
     #[arg(long, value_delimiter = ',', value_parser = variant::<Lending>())]
     lending: Vec<Lending>,
     /// Find the smallest capacity for which --p99 or --rejected holds
-    #[arg(long, value_name = "WHAT", value_enum, requires = "bound", conflicts_with = "capacity")]
-    find: Option<Find>,
+    #[arg(long, value_name = "WHAT", value_parser = ["capacity"], requires = "bound", conflicts_with = "capacity")]
+    find: Option<String>,
     /// The client that the bound is about; each client by default
     #[arg(long, value_name = "NAME", requires = "find")]
     client: Option<String>,
@@ -135,12 +135,6 @@ pub struct SimulateArgs {
     /// Also draw delays and rejections by capacity
     #[arg(long, value_name = "FILE.svg", requires = "capacity")]
     picture: Option<PathBuf>,
-}
-
-/// The quantity to find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Find {
-    Capacity,
 }
 
 fn millionths(text: &str) -> Result<u32, &'static str> {
@@ -214,9 +208,9 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
     let policy = &job.service.policy;
     let live = args.record_at.as_deref();
     let live = live.map(|path| LiveRun::read(path, job.rules[0], policy.capacity, policy.enforce)).transpose()?;
-    match args.find {
+    match &args.find {
         None => report.points = job.sweep(args.capacity.as_ref()).map_err(failed)?,
-        Some(Find::Capacity) => {
+        Some(_) => {
             let bound = match (args.p99, args.rejected) {
                 (Some(p99), _) => Bound::P99(p99),
                 (None, rejected) => Bound::Rejected(rejected.unwrap_or(0)),
