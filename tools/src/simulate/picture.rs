@@ -21,7 +21,7 @@ const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 const SHORTEST: f64 = 0.1;
 
 #[derive(Template)]
-#[template(path = "picture.svg", config = "src/simulate/askama.toml")]
+#[template(path = "simulate/picture.svg", config = "src/askama.toml")]
 struct Picture<'r> {
     title: String,
     height: usize,

@@ -20,7 +20,7 @@ const BOTTOM: f64 = 224.0;
 const COLOURS: usize = 8;
 
 #[derive(Template)]
-#[template(path = "report.html", config = "src/load/report/askama.toml")]
+#[template(path = "load/report/report.html", config = "src/askama.toml")]
 struct ReportPage<'r> {
     report: &'r LoadReport,
     /// Lengths with their units.
