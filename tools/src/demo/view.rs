@@ -35,7 +35,7 @@ impl View {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{prefix}\n\n{msg}\n\n{bar:60} {elapsed}")
                 .expect("the template is well formed");
-            ProgressBar::with_draw_target(Some(millis(length)), ProgressDrawTarget::stderr())
+            ProgressBar::with_draw_target(Some(length.as_millis() as u64), ProgressDrawTarget::stderr())
                 .with_style(style.progress_chars("━╸─"))
         });
         View { length, bar, to_stdout: output == Output::Text, unread: false, scene: None, second: 0 }
@@ -48,7 +48,7 @@ impl View {
         if let Some(bar) = &self.bar {
             bar.set_prefix(heading(scene));
             bar.set_message(plain(service));
-            bar.set_position(millis(at));
+            bar.set_position(at.as_millis() as u64);
             return;
         }
         if self.scene != Some(scene) {
@@ -103,10 +103,6 @@ fn one_line(service: &ServiceStatus) -> String {
 fn heading(scene: usize) -> String {
     let (_, title, hint) = SCENES[scene];
     format!("{} of {}: {title}\n{hint}", scene + 1, SCENES.len())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
