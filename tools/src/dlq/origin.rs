@@ -4,13 +4,13 @@
 //! share groups `ShareGroupDLQStateManager` (KIP-1191), all as text; Spring `DeadLetterPublishingRecoverer`, with
 //! numbers as big-endian integers. Of a repeated header, the last one counts: a record may have died before.
 
-use strum::{IntoStaticStr, VariantArray};
+use strum::IntoStaticStr;
 use watermaster_kafka::dead_letters::{Header, Letter};
 use watermaster_kafka::headers;
 
 /// The program that wrote a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case", const_into_str)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Writer {
     Watermaster,
     Spring,

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use strum::{IntoStaticStr, VariantArray};
+use strum::IntoStaticStr;
 use watermaster_kafka::dead_letters::{Header, Letter, Outgoing};
 use watermaster_kafka::{headers, redrive::Ticket};
 use watermaster_settings::{Service, token::Token};
@@ -10,8 +10,8 @@ use watermaster_settings::{Service, token::Token};
 use super::origin::{Origin, Writer};
 
 /// The reason for which a dead letter is parked instead of being sent again. `throttle-parked` states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case", const_into_str)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Parked {
     /// The record was rejected `--max-attempts` times.
     MaxAttempts,
