@@ -368,24 +368,18 @@ impl Job {
     fn largest_window(&self) -> Result<u64, TraceError> {
         let cycle_ms = self.service.policy.cycle.as_millis() as u64;
         let (mut trace, mut block) = (self.trace.open()?, Vec::new());
-        // Milliseconds with records, each with their number.
-        let mut window = VecDeque::<(u64, u64)>::new();
-        let (mut count, mut largest) = (0, 0);
+        // The times of the records in the window.
+        let (mut window, mut largest) = (VecDeque::<u64>::new(), 0);
         while trace.next_block(&mut block)? {
             for record in block.iter().filter(|record| !(record.retried && self.options.drop_retried)) {
-                while let Some((_, left)) = window.front().filter(|(at, _)| *at + cycle_ms <= record.at_ms) {
-                    count -= left;
+                while window.front().is_some_and(|at| at + cycle_ms <= record.at_ms) {
                     window.pop_front();
                 }
-                match window.back_mut() {
-                    Some((at, records)) if *at == record.at_ms => *records += 1,
-                    _ => window.push_back((record.at_ms, 1)),
-                }
-                count += 1;
-                largest = largest.max(count);
+                window.push_back(record.at_ms);
+                largest = largest.max(window.len());
             }
         }
-        Ok(largest)
+        Ok(largest as u64)
     }
 }
 
