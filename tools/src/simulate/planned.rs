@@ -19,7 +19,7 @@ const BESIDE_VALUE_BYTES: u32 = 250;
 /// Records that are planned, and the retries of their clients.
 pub struct Planned {
     pub trace: TraceSource,
-    clients: Vec<(String, Option<RetryPolicy>)>,
+    plan: Plan,
 }
 
 /// A scenario yields no trace.
@@ -59,13 +59,12 @@ impl Planned {
                 retried: false,
             })?;
         }
-        let clients = plan.clients.iter().map(|client| (client.load.id.clone(), client.load.retry)).collect();
-        Ok(Planned { trace: TraceSource::Memory(writer.finish()?.0.into()), clients })
+        Ok(Planned { trace: TraceSource::Memory(writer.finish()?.0.into()), plan })
     }
 
     /// Returns how a client retries.
     pub fn retry_of(&self, name: &str) -> Option<RetryPolicy> {
-        self.clients.iter().find(|(client, _)| client == name).and_then(|(_, retry)| *retry)
+        self.plan.clients.iter().find(|client| client.load.id == name)?.load.retry
     }
 }
 
