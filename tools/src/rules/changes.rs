@@ -1,7 +1,7 @@
 //! `watermaster rules ls | get | put | rm | export | diff | accept-loss`: the rules of a running instance.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -195,11 +195,12 @@ fn time(text: &str) -> Result<String, RulesError> {
     let at = match text.strip_prefix('+') {
         Some(later) => {
             let later = humantime::parse_duration(later).map_err(|_| wrong())?;
-            SystemTime::now().checked_add(later).filter(|at| millis(*at) <= LAST_MS).ok_or_else(wrong)?
+            SystemTime::now().checked_add(later).map(millis).filter(|at| *at <= LAST_MS).ok_or_else(wrong)?
         }
         None if text.contains('T') && !text.ends_with('Z') => return Ok(text.to_owned()),
         None => moment(text).map_err(|_| wrong())?,
     };
+    let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or_default());
     Ok(humantime::format_rfc3339_seconds(at).to_string())
 }
 
@@ -465,6 +466,6 @@ mod tests {
         }
         let later = time("+2d").unwrap();
         let parsed = humantime::parse_rfc3339(&later).unwrap();
-        assert!(parsed > SystemTime::now() + std::time::Duration::from_secs(86_400));
+        assert!(parsed > SystemTime::now() + Duration::from_secs(86_400));
     }
 }

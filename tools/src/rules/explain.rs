@@ -36,7 +36,7 @@ pub struct ExplainArgs {
 
 /// Parses a time with an offset, or one that any command takes.
 fn at(text: &str) -> Result<i64, &'static str> {
-    instant(text).or_else(|_| moment(text).map(millis))
+    instant(text).or_else(|_| moment(text))
 }
 
 /// Prints the values and the rules that gave them.

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use std::{io, thread};
 
 use clap::{ArgGroup, Args};
@@ -37,7 +37,7 @@ use watermaster_settings::{Service, Settings};
 
 use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
 use crate::load::scenario::Scenario;
-use crate::moment::{millis, moment};
+use crate::moment::moment;
 use crate::sources::{self, ServiceError};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
@@ -120,7 +120,7 @@ pub struct SimulateArgs {
     /// A time at which a cycle of the live instance began, to compare with it; by default a cycle begins with the first
     /// record
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    cycle_start: Option<SystemTime>,
+    cycle_start: Option<i64>,
     /// The simulated time between two looks at the backlogs: 1ms to 1s
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = step)]
     step: Duration,
@@ -267,7 +267,7 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
             step: args.step,
             warm_up: if args.record_at.is_some() { 0 } else { args.warm_up },
             threshold: args.delay,
-            cycle_start_ms: args.cycle_start.map(|at| u64::try_from(millis(at)).unwrap_or(0)),
+            cycle_start_ms: args.cycle_start.map(|at| u64::try_from(at).unwrap_or(0)),
             drop_retried: args.retries != Retries::Keep,
             service: args.service_rate.map(|rate| ServiceModel { rate, knee: args.service_knee }),
         },

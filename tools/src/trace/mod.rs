@@ -8,7 +8,7 @@ mod merge;
 mod sample;
 
 use std::io::BufWriter;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
@@ -18,7 +18,7 @@ use watermaster_kafka::source_log::{LogError, SourceLog};
 use watermaster_settings::ClientFrom;
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
-use crate::moment::{millis, moment};
+use crate::moment::moment;
 use crate::signals;
 use crate::sources::{ServiceError, configured};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition};
@@ -35,10 +35,10 @@ pub struct TraceArgs {
     service: Option<String>,
     /// The first record: 2026-11-20T00:00Z, 2026-11-20, or 24h for a day before now; the first that is left by default
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    from: Option<SystemTime>,
+    from: Option<i64>,
     /// The end of the trace, likewise; the last record that the topics have now by default
     #[arg(long, value_name = "TIME", value_parser = moment)]
-    to: Option<SystemTime>,
+    to: Option<i64>,
     /// The file to write
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -94,7 +94,7 @@ pub fn run(args: &TraceArgs) -> Exit {
 
 fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     let (kafka, service) = configured(&args.file, args.service.as_deref())?;
-    let (from, to) = (args.from.map(millis), args.to.map(millis));
+    let (from, to) = (args.from, args.to);
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(RecordingError::NoTime);
     }
