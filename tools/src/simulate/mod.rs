@@ -33,7 +33,7 @@ use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::rules;
-use watermaster_settings::{Service, Settings};
+use watermaster_settings::{Service, Settings, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
 use crate::load::scenario::Scenario;
@@ -42,7 +42,7 @@ use crate::sources::{self, ServiceError};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
 use live::{LiveError, LiveRun};
-use planned::{Planned, PlannedError};
+use planned::Planned;
 use replay::{Outcome, Replay, ReplayOptions};
 use report::{FoundCapacity, Point, WhatIf};
 use retries::{Retries, retries};
@@ -153,6 +153,8 @@ fn step(text: &str) -> Result<Duration, &'static str> {
 #[derive(Debug, thiserror::Error)]
 enum SimulateError {
     #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("error: {}: {source}", path.display())]
     Trace { path: PathBuf, source: TraceError },
@@ -164,8 +166,6 @@ enum SimulateError {
     UnknownClient { name: String },
     #[error("error: the trace is too short: it has no record after the first cycles, which are left out")]
     TooShort,
-    #[error(transparent)]
-    Planned(#[from] PlannedError),
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error("error: the scenario {} can't be read: {source}", path.display())]
@@ -179,7 +179,7 @@ impl SimulateError {
         match self {
             Self::Service(error) => error.exit(),
             Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => Exit::Config,
-            Self::Planned(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
+            Self::Config(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
             Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
     }
@@ -234,7 +234,7 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
 fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
     let mut file = args.file.clone();
     file.paths.extend(args.rules.clone());
-    let mut settings = file.load().map_err(ServiceError::Config)?.settings;
+    let mut settings = file.load()?.settings;
     if args.without_rules {
         settings.services.iter_mut().for_each(|service| service.policy.rules = Arc::default());
     }
@@ -243,7 +243,7 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
         Some(path) => {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| SimulateError::Unreadable { path: path.clone(), source })?;
-            let scenario = Scenario::parse(&text, path).map_err(PlannedError::Scenario)?;
+            let scenario = Scenario::parse(&text, path)?;
             let (_, service) = sources::service_of(settings.clone(), args.service.as_deref())?;
             Some(Planned::new(&scenario, &service)?)
         }

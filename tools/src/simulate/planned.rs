@@ -1,5 +1,6 @@
 //! Traffic that a scenario plans: the records that `watermaster load` would send, as a trace.
 
+use itertools::Itertools as _;
 use watermaster_settings::Service;
 use watermaster_settings::config::ConfigErrors;
 
@@ -22,50 +23,45 @@ pub struct Planned {
     plan: Plan,
 }
 
-/// A scenario yields no trace.
-#[derive(Debug, thiserror::Error)]
-pub enum PlannedError {
-    #[error(transparent)]
-    Scenario(#[from] ConfigErrors),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
 impl Planned {
     /// Plans the first attempts of a scenario, from [`START_MS`] on.
     ///
     /// # Errors
     /// No source of the service admits a client.
-    pub fn new(scenario: &Scenario, service: &Service) -> Result<Planned, PlannedError> {
+    pub fn new(scenario: &Scenario, service: &Service) -> Result<Planned, ConfigErrors> {
         let plan = Plan::new(scenario, service)?;
-        let partitions = plan.topics.iter().flat_map(|topic| {
-            let topic = topic.clone();
-            (0..PARTITIONS as i32).map(move |number| TracedPartition {
-                topic: topic.clone(),
-                number,
-                ..TracedPartition::default()
-            })
-        });
-        let (service, partitions) = (service.name.clone(), partitions.collect());
-        let mut writer = TraceWriter::new(Vec::new(), Contents { service, partitions, ..Contents::default() })?;
-        let numbers: Vec<u32> = plan.clients.iter().map(|client| writer.client(&client.load.id)).collect();
-        for attempt in schedule(&plan) {
-            let PlannedClient { topic, .. } = plan.clients[attempt.client];
-            writer.push(TraceRecord {
-                at_ms: START_MS + attempt.due.as_millis() as u64,
-                client: numbers[attempt.client],
-                partition: topic as u32 * PARTITIONS + attempt.shape.key % PARTITIONS,
-                bytes: attempt.shape.value_bytes + BESIDE_VALUE_BYTES,
-                retried: false,
-            })?;
-        }
-        Ok(Planned { trace: TraceSource::Memory(writer.finish()?.0.into()), plan })
+        let trace = trace(&plan, service).expect("memory can be written");
+        Ok(Planned { trace: TraceSource::Memory(trace.into()), plan })
     }
 
     /// Returns how a client retries.
     pub fn retry_of(&self, name: &str) -> Option<RetryPolicy> {
         self.plan.clients.iter().find(|client| client.load.id == name)?.load.retry
     }
+}
+
+/// Writes the first attempts of a plan.
+fn trace(plan: &Plan, service: &Service) -> Result<Vec<u8>, TraceError> {
+    let partition = |(topic, number): (&String, u32)| TracedPartition {
+        topic: topic.clone(),
+        number: number as i32,
+        ..TracedPartition::default()
+    };
+    let partitions = plan.topics.iter().cartesian_product(0..PARTITIONS).map(partition).collect();
+    let contents = Contents { service: service.name.clone(), partitions, ..Contents::default() };
+    let mut writer = TraceWriter::new(Vec::new(), contents)?;
+    let numbers: Vec<u32> = plan.clients.iter().map(|client| writer.client(&client.load.id)).collect();
+    for attempt in schedule(plan) {
+        let PlannedClient { topic, .. } = plan.clients[attempt.client];
+        writer.push(TraceRecord {
+            at_ms: START_MS + attempt.due.as_millis() as u64,
+            client: numbers[attempt.client],
+            partition: topic as u32 * PARTITIONS + attempt.shape.key % PARTITIONS,
+            bytes: attempt.shape.value_bytes + BESIDE_VALUE_BYTES,
+            retried: false,
+        })?;
+    }
+    Ok(writer.finish()?.0)
 }
 
 #[cfg(test)]
