@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod clock;
 pub mod engine;
+mod fleet;
 pub mod heartbeat;
 pub mod metrics;
 pub mod reload;

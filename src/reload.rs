@@ -3,7 +3,6 @@
 mod changes;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -12,6 +11,7 @@ use serde_json::Value;
 use tracing::{error, info, warn};
 
 use crate::clock;
+use crate::fleet::Fleet;
 use crate::services::{Change, ServiceHandle, Services};
 use changes::{described, log, next_cycle};
 use watermaster_api::{PastChange, ReloadView};
@@ -19,15 +19,6 @@ use watermaster_kafka::preflight::{Finding, Report, Severity};
 use watermaster_settings::config::{Changed, Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
 use watermaster_settings::files::NamedFile;
 use watermaster_settings::{Admin, Service, Settings};
-
-/// The engines behind the services.
-pub trait Engines: Debug + Send + Sync {
-    /// Asks the brokers about the topics of all services; `None` if no broker answers.
-    fn check(&self, settings: &Settings) -> Option<Report>;
-
-    /// Starts the engine of one of the services. Without a report it waits for the brokers first.
-    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>);
-}
 
 /// The number of changes that are kept.
 const KEPT_CHANGES: usize = 10;
@@ -39,7 +30,7 @@ pub struct Configuration {
     paths: Option<Vec<PathBuf>>,
     pub services: Services,
     /// `None` where nothing runs.
-    engines: Option<Arc<dyn Engines>>,
+    engines: Option<Arc<Fleet>>,
     /// Held during a reload, which may ask the brokers.
     reloading: Mutex<()>,
     state: Mutex<ReloadState>,
@@ -102,7 +93,7 @@ impl Configuration {
     }
 
     /// Returns the configuration with engines, which a reload starts and stops.
-    pub fn with_engines(self, engines: Arc<dyn Engines>) -> Configuration {
+    pub(crate) fn with_engines(self, engines: Arc<Fleet>) -> Configuration {
         Configuration { engines: Some(engines), ..self }
     }
 
@@ -311,7 +302,7 @@ impl Configuration {
             info!(service = service.name, "a new service starts");
             let handle = ServiceHandle::new(service);
             let engines = self.engines.iter();
-            engines.for_each(|engines| engines.start(settings, &handle, report.clone()));
+            engines.for_each(|engines| engines.launch(settings, &handle, report.clone(), false));
             handle
         };
         self.services.replace(matched.services.iter().map(handle).collect());

@@ -3,9 +3,7 @@
 //! [`run`] is `watermaster run`. [`start`] runs the same parts inside another program (the demo), without signals and
 //! without asking the brokers about the topics first.
 
-mod brokers;
 mod discovery;
-mod fleet;
 mod followers;
 mod http;
 mod observer;
@@ -17,21 +15,18 @@ mod target;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use tracing::{error, info, warn};
 
+use crate::fleet::brokers::{self, ANSWER_TIMEOUT};
+use crate::fleet::{CHECK_INTERVAL, Fleet};
 use crate::{reload::Configuration, services::ServiceHandle};
-use brokers::ANSWER_TIMEOUT;
-use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
 pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
 use watermaster_settings::{Settings, config::Config};
-
-/// The interval at which the shutdown flag, or the end of the engines, is looked for.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The parts of a running configuration that its threads share.
 struct Parts {
@@ -47,7 +42,7 @@ impl Parts {
     fn new(paths: Option<Vec<PathBuf>>, config: &Config) -> Parts {
         let stop = Arc::default();
         let fleet = Arc::new(Fleet::new(&stop));
-        let configuration = Configuration::new(paths, config.clone()).with_engines(Arc::clone(&fleet) as _);
+        let configuration = Configuration::new(paths, config.clone()).with_engines(Arc::clone(&fleet));
         let handles = configuration.services.all();
         Parts { stop, fleet, configuration: Arc::new(configuration), handles }
     }
@@ -257,7 +252,7 @@ impl Running {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use watermaster_core::policy::Mode;

@@ -10,11 +10,11 @@ use watermaster_kafka::preflight::{self, ConnectError, Report, Unreachable};
 use watermaster_settings::Settings;
 
 /// The longest wait for one answer about the topics and, with `--fail-fast`, for the first answer.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the topics once a broker answers: the services wait for as long as that takes, unless `keeps_waiting` returns
 /// false.
-pub(super) fn check(
+pub(crate) fn check(
     settings: &Settings, handles: &[ServiceHandle], keeps_waiting: impl Fn(&Unreachable) -> bool,
 ) -> Result<Report, ConnectError> {
     let mut log_limiter = LogLimiter::default();

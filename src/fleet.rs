@@ -1,5 +1,7 @@
 //! The engines of a process: one thread for each service.
 
+pub(super) mod brokers;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,12 +10,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{CHECK_INTERVAL, brokers};
 use crate::engine::{self, Job};
-use crate::{reload::Engines, services::ServiceHandle};
+use crate::services::ServiceHandle;
 use watermaster_kafka::preflight::{self, Report, Severity};
 use watermaster_settings::Settings;
 
+/// The interval at which the shutdown flag, or the end of the engines, is looked for.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest wait for a broker during a reload; a new service then waits by itself.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,8 +65,14 @@ impl Fleet {
         }
     }
 
-    /// Starts an engine. Without a report it asks the brokers first.
-    fn launch(
+    /// Asks the brokers about the topics of all services; `None` if no broker answers.
+    pub(super) fn check(&self, settings: &Settings) -> Option<Report> {
+        let report = preflight::check(settings, RELOAD_TIMEOUT);
+        report.inspect_err(|why| warn!("the topics of the new configuration were not checked: {why}")).ok()
+    }
+
+    /// Starts the engine of one of the services. Without a report it waits for the brokers first.
+    pub(super) fn launch(
         &self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool,
     ) {
         let mut threads = self.threads();
@@ -107,17 +116,6 @@ impl Fleet {
             threads.iter().for_each(|thread| thread.handle.stop());
         }
         None
-    }
-}
-
-impl Engines for Fleet {
-    fn check(&self, settings: &Settings) -> Option<Report> {
-        let report = preflight::check(settings, RELOAD_TIMEOUT);
-        report.inspect_err(|why| warn!("the topics of the new configuration were not checked: {why}")).ok()
-    }
-
-    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>) {
-        self.launch(settings, handle, report, false);
     }
 }
 
