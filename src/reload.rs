@@ -97,15 +97,13 @@ impl Configuration {
         Configuration { engines: Some(engines), ..self }
     }
 
-    /// Returns the effective configuration without secrets, and its hash.
-    pub fn shown(&self) -> (Value, String) {
+    /// Returns the effective configuration without secrets, each value perhaps beside the place where it is written,
+    /// and its hash.
+    pub fn shown(&self, with_origins: bool) -> (Value, String) {
         let state = lock(&self.state);
-        (state.config.effective.to_json(), state.hash.clone())
-    }
-
-    /// Returns the effective configuration without secrets, each value beside the place where it is written.
-    pub fn shown_with_origins(&self) -> Value {
-        lock(&self.state).config.effective.to_json_with_origins()
+        let effective = &state.config.effective;
+        let config = if with_origins { effective.to_json_with_origins() } else { effective.to_json() };
+        (config, state.hash.clone())
     }
 
     /// Returns the result of the last attempt.

@@ -270,12 +270,12 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
     ];
     for (from, to, key) in changes {
         let file = File::new();
-        let before = file.configuration.shown();
+        let before = file.configuration.shown(false);
         let error = file.reload_all(&[("capacity = 2000", "capacity = 4000"), (from, to)]).expect_err(key);
         assert!(error.contains(key) && error.contains("restart"), "{key}: {error}");
         assert!(!error.contains(SECRET) && !error.contains("another"), "{error}");
         assert!(!file.change_arrived(), "{key}");
-        assert_eq!(file.configuration.shown(), before);
+        assert_eq!(file.configuration.shown(false), before);
         assert!(!file.configuration.last().successful);
         assert_eq!(file.reload("capacity = 2000", "capacity = 2001").map(|changed| changed.len()), Ok(1));
         assert!(file.configuration.last().successful);
@@ -386,7 +386,7 @@ fn a_reload_ends_after_the_engine_shows_the_change() {
 #[test]
 fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     let file = File::new();
-    let before = file.configuration.shown();
+    let before = file.configuration.shown(false);
     let write = |to| std::fs::write(&file.path, text(|text| changed(text, &[("capacity = 2000", to)]))).unwrap();
     write("capacity = 4500");
     let view = file.configuration.dry_run().unwrap().unwrap();
@@ -412,7 +412,7 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     std::fs::write(&file.path, text(|text| changed(text, &limited))).unwrap();
     let cycle = &file.configuration.dry_run().unwrap().unwrap().next_cycle[0];
     assert_eq!((cycle.wanted, cycle.admits, cycle.would_admit), (1_690, 590, 130));
-    assert_eq!(file.configuration.shown(), before);
+    assert_eq!(file.configuration.shown(false), before);
     write("capacity = 0");
     file.configuration.dry_run().unwrap().unwrap_err();
     assert!(file.configuration.last().successful, "nothing was to be taken over");
@@ -583,7 +583,7 @@ fn tokens_come_go_and_change() {
     token("board", "another token of the board");
     assert_eq!(reload(&with_board), Ok(vec!["admin.token[0].file".to_owned()]));
     assert_eq!(held(), ["token operate 23", "board read 26"]);
-    assert!(!file.configuration.shown().0.to_string().contains("another token"), "no token is shown");
+    assert!(!file.configuration.shown(false).0.to_string().contains("another token"), "no token is shown");
     token("board", "short");
     assert!(reload(&with_board).expect_err("a short token").contains("admin.token[0].file"));
     assert_eq!(held(), ["token operate 23", "board read 26"], "the former one stays");

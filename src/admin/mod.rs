@@ -436,10 +436,7 @@ async fn config(
         return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "origins is \"true\" or \"false\"" })));
     };
     let make = move |state: &AdminState| {
-        let (mut config, hash) = state.configuration.shown();
-        if origins {
-            config = state.configuration.shown_with_origins();
-        }
+        let (config, hash) = state.configuration.shown(origins);
         ConfigView { hash, config }
     };
     served.view(make).await

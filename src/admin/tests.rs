@@ -270,7 +270,7 @@ fn metrics_are_served_before_and_after_the_first_snapshot() {
 #[test]
 fn the_configuration_is_served_with_its_hash() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    let (config, hash) = server.state.configuration.shown();
+    let (config, hash) = server.state.configuration.shown(false);
     assert_eq!(config["kafka"]["group_id"], "watermaster");
     assert_eq!(server.json("/v1/config"), (200, json!({ "hash": hash, "config": config })));
     let (status, with_origins) = server.json("/v1/config?origins=true");
