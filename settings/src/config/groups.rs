@@ -2,7 +2,7 @@
 
 use watermaster_core::policy::{ClientPattern, GroupPolicy};
 
-use super::service::{MAX_COMPARED_CLIENTS, one_limit};
+use super::service::{MAX_COMPARED_CLIENTS, limit_of_table};
 use super::values;
 use crate::model::{ClientFrom, Source, SourcePattern};
 use crate::read_struct;
@@ -37,11 +37,10 @@ fn one_group(
         let allowed = "a list of clients, or group_from in the service";
         section.warn("clients", "is missing, and no record names its group: nothing is in this group", allowed);
     }
-    let limit = section.table("limit");
     read_struct!(GroupPolicy {
         weight: section.optional_value("weight").map(Option::unwrap_or_default),
         name: name,
-        limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
+        limits: limit_of_table(section).map(|limit| limit.into_iter().collect()),
         hold: Some(false),
         clients: clients.map(|ids| ids.unwrap_or_default().iter().map(|id| ClientPattern::new(id)).collect()),
     })

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use watermaster_core::pace::{Control, PaceParams};
-use watermaster_core::units::MAX_CAPACITY;
 
 use super::values;
 use crate::model::PaceSettings;
 use crate::read_struct;
-use crate::reader::{FromText, Kind, Section};
+use crate::reader::Section;
 
 /// Polls in the time between two changes of the estimate, at least.
 const MIN_POLLS: u32 = 5;
@@ -91,7 +90,7 @@ fn check_targets(service: &Section<'_>) {
 
 /// Reads the ceiling, without which no limit may rise.
 fn ceiling(section: &Section<'_>, control: Option<Control>) -> Option<Option<u64>> {
-    let ceiling = section.optional("ceiling", |text| u64::from_text(text, Kind::Count(1, MAX_CAPACITY)))?;
+    let ceiling: Option<u64> = section.optional_value("ceiling")?;
     if ceiling.is_none() && control == Some(Control::Apply) {
         section.refuse("ceiling", "is missing", "with control = \"apply\", the most records in any window of a cycle");
         return None;

@@ -47,9 +47,8 @@ pub fn rules(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Arc<Ru
 fn tables<'s>(section: &'s Section<'_>, kind: &'static str) -> impl Iterator<Item = Rule> + 's {
     section.named_tables(kind).into_iter().filter_map(move |(name, table)| {
         let patterns = vec![ClientPattern::of_id(name)];
-        let limit = table.table("limit");
-        let limit = if limit.is_written() { Some(vec![one_limit(&limit)?]) } else { None };
-        let weight = if table.is_set("weight") { Some(table.get("weight")?) } else { None };
+        let limits = service::limit_of_table(&table)?.map(|limit| vec![RuleLimit { limit, scales: false }]);
+        let weight = table.optional_value("weight")?;
         Some(Rule {
             name: format!("{kind}.{name}").into(),
             origin: Origin::File,
@@ -62,7 +61,7 @@ fn tables<'s>(section: &'s Section<'_>, kind: &'static str) -> impl Iterator<Ite
             until_ms: None,
             disabled: false,
             note: String::new(),
-            effects: Effects { weight, limits: limit, ..Effects::default() },
+            effects: Effects { weight, limits, ..Effects::default() },
         })
     })
 }
@@ -247,8 +246,7 @@ fn limits(section: &Section<'_>) -> Option<Option<Vec<RuleLimit>>> {
 }
 
 fn one_limit(section: &Section<'_>) -> Option<RuleLimit> {
-    // Tables of clients know no scale.
-    let scales = if section.has_key("scale") { section.optional("scale", str::parse::<values::Scale>)? } else { None };
+    let scales = section.optional("scale", str::parse::<values::Scale>)?;
     let limit: Limit = service::one_limit(section)?;
     Some(RuleLimit { limit, scales: scales.is_some() })
 }

@@ -221,12 +221,17 @@ fn one_client(service: &Section<'_>, name: &str, section: &Section<'_>) -> Optio
     let name = values::client(name).map_err(|error| {
         service.refuse("client", format!("has the name {name:?}: {error}"), "a client id of 1 to 128 bytes");
     });
-    let limit = section.table("limit");
     read_struct!(ClientPolicy {
         weight: section.optional_value("weight").map(Option::unwrap_or_default),
         name: name.ok(),
-        limits: if limit.is_written() { one_limit(&limit).map(|limit| vec![limit]) } else { Some(Vec::new()) },
+        limits: limit_of_table(section).map(|limit| limit.into_iter().collect()),
     })
+}
+
+/// Reads the limit in the table of a client or of a group, if it has one. The outer `None` says that it is wrong.
+pub(super) fn limit_of_table(section: &Section<'_>) -> Option<Option<Limit>> {
+    let limit = section.table("limit");
+    if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) }
 }
 
 pub(super) fn one_limit(section: &Section<'_>) -> Option<Limit> {

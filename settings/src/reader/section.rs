@@ -73,11 +73,6 @@ impl<'a> Section<'a> {
         self.written(name).is_some_and(|node| matches!(&node.content, NodeContent::List(items) if items.is_empty()))
     }
 
-    /// Returns whether the section may have the key `name`.
-    pub fn has_key(&self, name: &str) -> bool {
-        self.schema.keys.iter().any(|key| key.name == name)
-    }
-
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
         self.table?.get(name)
     }
