@@ -10,7 +10,7 @@
 //!
 //! 1. hands over records and positions in the order of the log, by `handle_record` and `handle_position`;
 //! 2. calls `poll_action` after each call until it returns `None`, and does what it says;
-//! 3. calls `handle_timeout` at `poll_timeout`, and `clean` once a second.
+//! 3. calls `handle_timeout` each time that it reads on, and `clean` once a second.
 //!
 //! No record may come twice from one `Send`: the producer has to be idempotent. Sums that differ at equal positions
 //! tell that this premise was broken.
@@ -368,15 +368,6 @@ impl RulesLog {
     pub fn handle_timeout(&mut self, now: Time) {
         self.end_changes(|pending| pending.deadline <= now, WriteOutcome::Unknown);
         self.begin_again_if_slow(now);
-    }
-
-    /// The time of the next `handle_timeout`.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        let reading = match &self.phase {
-            LogPhase::Collecting(collected) => Some(collected.began + READING_TIMEOUT),
-            _ => None,
-        };
-        self.pending.values().map(|pending| pending.deadline).chain(reading).min()
     }
 
     /// The next thing for the owner to do or to know.
