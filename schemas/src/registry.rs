@@ -15,10 +15,10 @@ use crate::{Memory, Schema, SchemaError};
 /// The most schemas that one schema may refer to, directly and through others.
 const MAX_REFERENCES: usize = 100;
 
-/// The registry's answer about a schema id.
+/// The registry's answer about a schema.
 #[derive(Debug)]
-pub enum Answer {
-    Schema(Schema),
+pub enum Answer<S = Schema> {
+    Schema(S),
     /// The schema exists, but can't be used.
     Unusable(SchemaError),
     Missing,
@@ -81,13 +81,6 @@ struct Reference {
     version: i64,
 }
 
-/// The answer to one question.
-enum Said {
-    Stored(StoredSchema),
-    Missing,
-    TooLarge,
-}
-
 /// The texts of the schemas that one schema refers to, each behind those that it names itself.
 #[derive(Default)]
 struct References {
@@ -121,9 +114,9 @@ impl RegistryClient {
             SchemaId::Guid(_) => format!("/schemas/guids/{id}"),
         };
         let stored = match self.get(&path) {
-            Ok(Said::Stored(stored)) => stored,
-            Ok(Said::Missing) => return Ok(Answer::Missing),
-            Ok(Said::TooLarge) => return Ok(Answer::Unusable(SchemaError::TooLarge)),
+            Ok(Answer::Schema(stored)) => stored,
+            Ok(Answer::Missing) => return Ok(Answer::Missing),
+            Ok(Answer::Unusable(error)) => return Ok(Answer::Unusable(error)),
             // A registry that knows no GUIDs answers as any web server does about a page that it does not have. Any
             // producer can write a GUID.
             Err(refused) if refused.may_be_about_the_id() && self.check().is_ok() => return Ok(Answer::Missing),
@@ -158,11 +151,11 @@ impl RegistryClient {
             // A version that was deleted softly is still referred to.
             let path = format!("/subjects/{}/versions/{version}?deleted=true", percent_encoded(subject, b"-_"));
             let referred = match self.get(&path)? {
-                Said::Stored(referred) => referred,
-                Said::Missing => {
+                Answer::Schema(referred) => referred,
+                Answer::Missing => {
                     return Ok(Err(SchemaError::NoReference { subject: subject.clone(), version: *version }));
                 }
-                Said::TooLarge => return Ok(Err(SchemaError::TooLarge)),
+                Answer::Unusable(error) => return Ok(Err(error)),
             };
             if let Err(error) = references.memory.take(referred.schema.len(), 0) {
                 return Ok(Err(error));
@@ -175,7 +168,7 @@ impl RegistryClient {
         Ok(Ok(()))
     }
 
-    fn get(&mut self, path: &str) -> Result<Said, RegistryError> {
+    fn get(&mut self, path: &str) -> Result<Answer<StoredSchema>, RegistryError> {
         let base = self.settings.url.trim_end_matches('/').to_owned();
         let client = match self.client.take() {
             Some(client) => client,
@@ -193,14 +186,14 @@ impl RegistryClient {
         let (status, text) = answer.map_err(|source| RegistryError::Unreachable { url: base.clone(), source })?;
         // After a failure the next client reads the certificates again, which may have been renewed.
         self.client = Some(client);
-        let Some(text) = text else { return Ok(Said::TooLarge) };
+        let Some(text) = text else { return Ok(Answer::Unusable(SchemaError::TooLarge)) };
         match status {
-            200 => serde_json::from_str(&text).map(Said::Stored).map_err(|_| RegistryError::NotARegistry(base)),
+            200 => serde_json::from_str(&text).map(Answer::Schema).map_err(|_| RegistryError::NotARegistry(base)),
             401 if login.is_none() => Err(RegistryError::LoginNeeded(base)),
             401 => Err(RegistryError::LoginRefused(base)),
             403 => Err(RegistryError::Forbidden(base)),
             404 => match serde_json::from_str(&text) {
-                Ok(ErrorAnswer { error_code: 40_400..=40_499 }) => Ok(Said::Missing),
+                Ok(ErrorAnswer { error_code: 40_400..=40_499 }) => Ok(Answer::Missing),
                 _ => Err(RegistryError::NotARegistry(base)),
             },
             _ => Err(RegistryError::Status { url: base, status, text: text.trim().chars().take(200).collect() }),
