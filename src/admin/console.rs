@@ -8,27 +8,8 @@ mod events;
 mod files;
 mod recorder;
 
-use std::sync::Arc;
-
-use tokio::sync::Semaphore;
-
 pub(super) use events::{event_schema, events, now};
-#[cfg(test)]
-pub(super) use files::FILES;
 pub(super) use files::files;
 pub(super) use recorder::Recorder;
-
-/// The most pages that follow the events of a service, of all services together.
-pub(super) const MAX_PAGES: usize = 32;
-
-/// The parts of the console that its pages share.
-pub(super) struct Console {
-    pub recorder: Arc<Recorder>,
-    pub pages: Arc<Semaphore>,
-}
-
-impl Console {
-    pub(super) fn new(recorder: Recorder) -> Console {
-        Console { recorder: Arc::new(recorder), pages: Arc::new(Semaphore::new(MAX_PAGES)) }
-    }
-}
+#[cfg(test)]
+pub(super) use {files::FILES, recorder::MAX_PAGES};

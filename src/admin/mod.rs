@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use crate::clock;
 use crate::metrics::{self, Publisher, RulesFigures};
 use crate::{reload::Configuration, services::ServiceHandle};
-use console::{Console, Recorder, events, now};
+use console::{Recorder, events, now};
 use openapi::{Parameters, Refusals, Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
@@ -64,25 +64,25 @@ impl AdminState {
 pub async fn serve(
     listener: TcpListener, state: Arc<AdminState>, shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let console = Arc::new(Console::new(Recorder::new(LOOK_INTERVAL)));
-    serve_within(ConnectionLimits::DEFAULT, listener, state, console, shutdown).await
+    let recorder = Arc::new(Recorder::new(LOOK_INTERVAL));
+    serve_within(ConnectionLimits::DEFAULT, listener, state, recorder, shutdown).await
 }
 
 async fn serve_within(
-    limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>, console: Arc<Console>,
+    limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>, recorder: Arc<Recorder>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let configuration = Arc::clone(&state.configuration);
-    let app = router(state, Arc::clone(&console), listener.local_addr()?);
+    let app = router(state, Arc::clone(&recorder), listener.local_addr()?);
     let shutdown = async {
         shutdown.await;
         // Otherwise the events of open pages would take all the time that is left for requests.
-        console.recorder.close();
+        recorder.close();
     };
     let mut serving = pin!(server::serve(listener, app, limits, || configuration.admin().tls, shutdown));
     tokio::select! {
         () = &mut serving => return Ok(()),
-        () = console.recorder.run(&configuration), if configuration.admin().console => {}
+        () = recorder.run(&configuration), if configuration.admin().console => {}
     }
     serving.await;
     Ok(())
@@ -93,7 +93,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Served {
     state: Arc<AdminState>,
-    console: Arc<Console>,
+    recorder: Arc<Recorder>,
     /// Answers of `/metrics`, one at a time, because there is one publisher.
     metrics: AnswerPool,
     /// Answers of `/v1`.
@@ -113,7 +113,7 @@ impl Served {
 }
 
 /// Returns all routes of a server that listens at `local`.
-fn router(state: Arc<AdminState>, console: Arc<Console>, local: SocketAddr) -> Router {
+fn router(state: Arc<AdminState>, recorder: Arc<Recorder>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let shows_console = state.configuration.admin().console;
     let guard = (Arc::clone(&state), on_loopback);
@@ -123,7 +123,7 @@ fn router(state: Arc<AdminState>, console: Arc<Console>, local: SocketAddr) -> R
     routes.retain(|route| shows_console || ![NOW, EVENTS].contains(&route.path));
     let served = Arc::new(Served {
         state,
-        console,
+        recorder,
         metrics: AnswerPool::new(1, &unread),
         views: AnswerPool::new(2, &unread),
         description: openapi::describe(&routes),

@@ -30,7 +30,7 @@ struct Server {
     address: SocketAddr,
     state: Arc<AdminState>,
     /// Looks at the services only when a test tells it to.
-    console: Arc<Console>,
+    recorder: Arc<Recorder>,
     runtime: tokio::runtime::Runtime,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     task: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
@@ -62,11 +62,11 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let console = Arc::new(Console::new(Recorder::new(NEVER)));
+        let recorder = Arc::new(Recorder::new(NEVER));
         let served =
-            serve_within(limits, listener, Arc::clone(&state), Arc::clone(&console), async { drop(stopped.await) });
+            serve_within(limits, listener, Arc::clone(&state), Arc::clone(&recorder), async { drop(stopped.await) });
         let task = Some(runtime.spawn(served));
-        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, console, runtime, stop: Some(stop), task }
+        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, recorder, runtime, stop: Some(stop), task }
     }
 
     /// Opens a connection and sends `text`.

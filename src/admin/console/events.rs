@@ -16,8 +16,7 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use watermaster_api::ServiceEvent;
 
-use super::recorder::{Sample, Subscription, event};
-use super::{Console, MAX_PAGES};
+use super::recorder::{MAX_PAGES, Recorder, Sample, Subscription, event};
 use crate::admin::openapi::schema;
 use crate::admin::pool::busy;
 use crate::admin::server::LongAnswer;
@@ -45,23 +44,22 @@ pub(in crate::admin) async fn events(
         return Err(refusal(StatusCode::BAD_REQUEST, json!({ "error": "the path is not UTF-8" })));
     };
     let has_ms = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    follow(&served.console, &find(&served.state, &name)?.name, has_ms, connection)
+    follow(&served.recorder, &find(&served.state, &name)?.name, has_ms, connection)
 }
 
 /// Answers with the last second of each service.
 pub(in crate::admin) async fn now(State(served): State<Arc<Served>>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], served.console.recorder.newest()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], served.recorder.newest()).into_response()
 }
 
 fn follow(
-    console: &Console, service: &str, has_ms: Option<u64>, connection: LongAnswer,
+    recorder: &Recorder, service: &str, has_ms: Option<u64>, connection: LongAnswer,
 ) -> Result<Response, HttpRefusal> {
-    let Ok(page) = Arc::clone(&console.pages).try_acquire_owned() else {
+    let Some(Subscription { now, samples, events, room }) = recorder.subscribe(service, has_ms) else {
         return Err(busy(&format!("{MAX_PAGES} pages of the console are open, and no more are allowed")));
     };
-    let Subscription { now, samples, events } = console.recorder.subscribe(service, has_ms);
     let samples = samples.into_iter();
-    let stream = EventStream { now: Some(now), samples, events, news_left: MAX_NEWS, connection, _page: page };
+    let stream = EventStream { now: Some(now), samples, events, news_left: MAX_NEWS, connection, _room: room };
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
@@ -78,7 +76,7 @@ struct EventStream {
     events: tokio::sync::mpsc::Receiver<Bytes>,
     news_left: usize,
     connection: LongAnswer,
-    _page: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
 }
 
 impl EventStream {

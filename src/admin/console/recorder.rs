@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use serde_json::{Map, Value};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use watermaster_api::{DeadLettersView, DemandView, LoanView, SampleView, ServiceNow, WaitView};
 
 use crate::admin::view;
 use crate::snapshot::ClientSnapshot;
 use crate::{clock, reload::Configuration, services::ServiceHandle};
 
+/// The most pages that follow the events of a service, of all services together.
+pub(in crate::admin) const MAX_PAGES: usize = 32;
 /// The number of samples that are kept of a service: 15 minutes.
 const KEPT_SAMPLES: usize = 900;
 /// The most bytes of them. Only very long client ids need more.
@@ -29,6 +31,8 @@ const LISTED: usize = 8;
 pub(in crate::admin) struct Recorder {
     interval: Duration,
     services: Mutex<BTreeMap<String, Recording>>,
+    /// The room for pages.
+    pub pages: Arc<Semaphore>,
 }
 
 /// The recording of one service.
@@ -58,12 +62,14 @@ pub(in crate::admin) struct Subscription {
     pub samples: Vec<Sample>,
     /// The events from now on. They end when the page is too far behind.
     pub events: mpsc::Receiver<Bytes>,
+    /// Makes room for another page when it is dropped.
+    pub room: OwnedSemaphorePermit,
 }
 
 impl Recorder {
     /// Makes a recorder that looks at this interval.
     pub fn new(interval: Duration) -> Recorder {
-        Recorder { interval, services: Mutex::default() }
+        Recorder { interval, services: Mutex::default(), pages: Arc::new(Semaphore::new(MAX_PAGES)) }
     }
 
     fn services(&self) -> MutexGuard<'_, BTreeMap<String, Recording>> {
@@ -98,15 +104,17 @@ impl Recorder {
         }
     }
 
-    /// Adds a page to those that follow a service. The page has the samples until `has_ms` already.
-    pub fn subscribe(&self, service: &str, has_ms: Option<u64>) -> Subscription {
+    /// Adds a page to those that follow a service; `None` if there is no room for it. The page has the samples until
+    /// `has_ms` already.
+    pub fn subscribe(&self, service: &str, has_ms: Option<u64>) -> Option<Subscription> {
+        let room = Arc::clone(&self.pages).try_acquire_owned().ok()?;
         let mut services = self.services();
         let recording = services.entry(service.to_owned()).or_default();
         let (page, events) = mpsc::channel(MAX_BEHIND);
         recording.pages.push(page);
         let lacks = |sample: &&Sample| has_ms.is_none_or(|has_ms| sample.at_ms > has_ms);
         let samples = recording.samples.iter().filter(lacks).cloned().collect();
-        Subscription { now: text(&recording.now).into(), samples, events }
+        Some(Subscription { now: text(&recording.now).into(), samples, events, room })
     }
 
     /// Returns the last sample and the present state of each service, as JSON.

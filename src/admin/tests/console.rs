@@ -17,11 +17,11 @@ fn admitted(counts: &[(&str, u64)]) -> ServiceSnapshot {
 impl Server {
     /// Lets the console look at the services, at this number of seconds since 1970.
     pub(super) fn look(&self, seconds: u64) {
-        self.console.recorder.look(&self.state.configuration, Duration::from_secs(seconds));
+        self.recorder.look(&self.state.configuration, Duration::from_secs(seconds));
     }
 
     fn pages_open(&self) -> usize {
-        MAX_PAGES - self.console.pages.available_permits()
+        MAX_PAGES - self.recorder.pages.available_permits()
     }
 
     /// Waits until so many pages are open.
@@ -297,7 +297,7 @@ fn the_samples_of_fifteen_minutes_are_kept_and_their_bytes_are_bounded() {
         let counts: Vec<(&str, u64)> = ids.iter().map(|id| (id.as_str(), 1)).collect();
         server.show(admitted(&counts));
         (1..=1_000).for_each(|second| server.look(second));
-        let subscription = server.console.recorder.subscribe("kyc", None);
+        let subscription = server.recorder.subscribe("kyc", None).unwrap();
         let bytes: usize = subscription.samples.iter().map(|sample| sample.text.len()).sum();
         (subscription.samples.len(), bytes)
     };
