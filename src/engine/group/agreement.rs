@@ -11,11 +11,11 @@ const MAX_NAMED: usize = 5;
 /// A change reaches one instance after the other, so a difference is told only once it lasts: two heartbeats.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
-/// The last comparison.
-#[derive(Debug)]
+/// The last comparison. At first, no other member is known.
+#[derive(Debug, Default)]
 pub(super) struct Agreement {
-    /// The number of different configurations, that of this instance included.
-    configurations: usize,
+    /// The number of configurations beside that of this instance.
+    different: usize,
     /// The instances with another configuration, with the settings that differ.
     others: Vec<String>,
     /// The time since which they differ in this way.
@@ -27,36 +27,21 @@ pub(super) struct Agreement {
     refuses: bool,
 }
 
-impl Default for Agreement {
-    /// No other member is known yet.
-    fn default() -> Agreement {
-        Agreement {
-            configurations: 1,
-            others: Vec::new(),
-            since: Time::ZERO,
-            is_told: false,
-            has_warned: false,
-            refuses: false,
-        }
-    }
-}
-
 impl Agreement {
     /// Compares this instance's terms with those of the other live members, and logs a difference that lasts, and its
     /// end. `refuses` is set while this instance does not join because of them.
     pub(super) fn compare(
         &mut self, now: Time, service: &str, own: Terms, members: &[(Arc<str>, Terms)], refuses: bool,
     ) {
-        let mut known = vec![own];
-        let mut others = Vec::new();
+        let (mut different, mut others) = (Vec::new(), Vec::new());
         for (seat, terms) in members.iter().filter(|(_, terms)| *terms != own) {
-            if !known.contains(terms) {
-                known.push(*terms);
+            if !different.contains(terms) {
+                different.push(*terms);
             }
             let differences: Vec<_> = own.differences(*terms).collect();
             others.push(format!("{seat} ({})", differences.join(", ")));
         }
-        self.configurations = known.len();
+        self.different = different.len();
         if (self.refuses, &self.others) != (refuses, &others) {
             (self.refuses, self.others, self.since, self.is_told) = (refuses, others, now, false);
         }
@@ -86,8 +71,9 @@ impl Agreement {
         }
     }
 
+    /// Returns the number of different configurations, that of this instance included.
     pub(super) fn configurations(&self) -> usize {
-        self.configurations
+        1 + self.different
     }
 }
 
