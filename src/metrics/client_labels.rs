@@ -96,11 +96,9 @@ pub(super) struct ClientLabels {
 }
 
 impl ClientLabels {
-    /// Makes labels for the `configured` clients; others get one as they come while there are fewer than `max_labels`.
-    pub(super) fn new(max_labels: usize, configured: impl IntoIterator<Item = Arc<str>>) -> ClientLabels {
-        let names = configured.into_iter().filter(|name| &**name != OTHER);
-        let labels = names.map(|name| (name, Label { configured: true, ..Label::default() }));
-        ClientLabels { max_labels, labels: labels.collect(), other: Label::default() }
+    /// Makes no labels yet: clients get one as they come, up to `max_labels`, and configured ones beyond.
+    pub(super) fn new(max_labels: usize) -> ClientLabels {
+        ClientLabels { max_labels, labels: BTreeMap::new(), other: Label::default() }
     }
 
     /// Takes over the figures of a snapshot.

@@ -106,7 +106,7 @@ impl Publisher {
     /// changes nothing.
     pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) {
         let new = || ServiceMetrics {
-            clients: ClientLabels::new(self.metrics_clients, []),
+            clients: ClientLabels::new(self.metrics_clients),
             newest: Arc::default(),
             is_alive,
             observed: Arc::default(),

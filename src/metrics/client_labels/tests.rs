@@ -141,7 +141,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let mut registry = Registry { ever_configured: [0].into(), ..Default::default() };
-        let mut labels = ClientLabels::new(max_labels, ["c0".into()]);
+        let mut labels = ClientLabels::new(max_labels);
         let mut before: BTreeMap<String, CounterSet> = BTreeMap::new();
         for step in &steps {
             registry.apply(step);
@@ -181,7 +181,7 @@ proptest! {
 fn very_many_configured_clients_share_a_label() {
     let client = |id| ClientSnapshot { name: format!("c{id:05}").into(), configured: true, ..Default::default() };
     let clients = (0..MAX_CONFIGURED + 5).map(client).collect();
-    let mut labels = ClientLabels::new(200, []);
+    let mut labels = ClientLabels::new(200);
     labels.update(&ServiceSnapshot { clients, ..ServiceSnapshot::default() });
     assert_eq!(labels.iter().count(), MAX_CONFIGURED + 1);
 }
@@ -189,7 +189,7 @@ fn very_many_configured_clients_share_a_label() {
 #[test]
 fn a_client_that_returns_continues_its_counters() {
     let mut registry = Registry::default();
-    let mut labels = ClientLabels::new(9, []);
+    let mut labels = ClientLabels::new(9);
     let count = |labels: &ClientLabels, name: &str| {
         labels
             .iter()
@@ -221,7 +221,7 @@ fn admitted(labels: &ClientLabels) -> BTreeMap<String, u64> {
 /// The bug: the first ids kept their labels for the life of the process, and a later client got none.
 #[test]
 fn ids_that_are_used_once_do_not_keep_their_labels() {
-    let mut labels = ClientLabels::new(200, ["configured".into()]);
+    let mut labels = ClientLabels::new(200);
     let mut before = BTreeMap::new();
     for cycle in 0..6 {
         let wants = u64::from(cycle < 2);
@@ -244,7 +244,7 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
 
 #[test]
 fn a_label_is_kept_while_its_client_has_a_backlog_or_returns_in_time() {
-    let mut labels = ClientLabels::new(2, []);
+    let mut labels = ClientLabels::new(2);
     for cycle in 0..10 {
         let mut delayed = sends("delayed", 0, 1);
         delayed.levels.backlog = 1;
