@@ -3,7 +3,7 @@
 use metrics::{Recorder, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::table::{MetricKind, SampleSource, TABLE};
+use super::table::{SampleSource, TABLE};
 
 /// Collects the metrics through the `metrics` facade, which is not installed globally, and writes them.
 #[derive(Debug)]
@@ -17,12 +17,7 @@ impl ProcessMetrics {
     pub(super) fn new() -> ProcessMetrics {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in TABLE.iter().filter(|metric| matches!(metric.source, SampleSource::Process)) {
-            match metric.kind {
-                MetricKind::Counter => recorder.describe_counter(metric.name.into(), None, metric.help.into()),
-                MetricKind::Gauge | MetricKind::Histogram => {
-                    recorder.describe_gauge(metric.name.into(), None, metric.help.into())
-                }
-            }
+            recorder.describe_gauge(metric.name.into(), None, metric.help.into());
         }
         ProcessMetrics { handle: recorder.handle(), recorder, collector: metrics_process::Collector::default() }
     }

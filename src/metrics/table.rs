@@ -31,7 +31,7 @@ pub(super) enum SampleSource {
     Service(fn(&ServiceMetrics, &mut Samples<'_>)),
     /// The labels `service` and `client`.
     Client(fn(&LabelFigures<'_>, &mut Samples<'_>)),
-    /// Metrics of the operating system's process, which another crate collects and the exporter writes.
+    /// Gauges of the operating system's process, which another crate collects and the exporter writes.
     Process,
 }
 
