@@ -154,15 +154,9 @@ impl KnownRules {
 /// The answer to a change.
 pub type WriteAnswer = Result<WriteOutcome, WriteRefusal>;
 
-/// A change that the API asks for.
-pub struct RuleRequest {
-    pub write: WriteRequest,
-    pub answer: oneshot::Sender<WriteAnswer>,
-}
-
 /// Something that the API asks of the thread.
 pub enum RulesOrder {
-    Write(RuleRequest),
+    Write { write: WriteRequest, answer: oneshot::Sender<WriteAnswer> },
     AcceptLoss,
 }
 

@@ -32,7 +32,7 @@ use watermaster_settings::{Role, Service};
 use super::pool::json_answer;
 use super::{Caller, HttpRefusal, Served, find, refusal};
 use crate::clock;
-use crate::rules::{KnownRule, KnownRules, LogState, RULE_STATES, RuleRequest, RulesOrder, with_run_time};
+use crate::rules::{KnownRule, KnownRules, LogState, RULE_STATES, RulesOrder, with_run_time};
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
@@ -403,7 +403,7 @@ async fn change_rule(
         by: Box::clone(&by),
         at: at_ms,
     };
-    let is_taken = handle.rules.order(RulesOrder::Write(RuleRequest { write, answer }));
+    let is_taken = handle.rules.order(RulesOrder::Write { write, answer });
     let outcome = match timeout(ANSWER_TIMEOUT, outcome).await {
         _ if !is_taken => Err(WriteRefusal::Busy),
         Ok(Ok(outcome)) => outcome,

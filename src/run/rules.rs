@@ -19,7 +19,7 @@ use watermaster_kafka::rules_log::RulesTopic;
 use watermaster_settings::{Kafka, Service};
 
 use crate::clock::{self, Clock};
-use crate::rules::{KnownRule, LogState, RuleRequest, RulesOrder, UNREADABLE, WriteAnswer};
+use crate::rules::{KnownRule, LogState, RulesOrder, UNREADABLE, WriteAnswer};
 use crate::services::{Change, ServiceHandle};
 
 /// The longest wait for a record, in which an order waits, too.
@@ -66,7 +66,7 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
         let until = Instant::now() + RETRY_INTERVAL;
         while Instant::now() < until && !ends() {
             while let Ok(order) = orders.try_recv() {
-                if let RulesOrder::Write(RuleRequest { answer, .. }) = order {
+                if let RulesOrder::Write { answer, .. } = order {
                     let _ = answer.send(Err(WriteRefusal::Reading));
                 }
             }
@@ -109,8 +109,8 @@ impl Follower<'_> {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 // The author of this change has stopped waiting.
-                RulesOrder::Write(RuleRequest { answer, .. }) if answer.is_closed() => {}
-                RulesOrder::Write(RuleRequest { write, answer }) => self.write(clock, write, Some(answer)),
+                RulesOrder::Write { answer, .. } if answer.is_closed() => {}
+                RulesOrder::Write { write, answer } => self.write(clock, write, Some(answer)),
                 RulesOrder::AcceptLoss => self.topic.accept_loss(),
             }
         }

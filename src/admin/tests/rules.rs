@@ -192,8 +192,8 @@ fn ask(server: &Server, method: &str, rule: &str, condition: &str, body: &str) -
 }
 
 fn in_force(order: RulesOrder, version: RuleVersion) {
-    let RulesOrder::Write(request) = order else { panic!("a change") };
-    request.answer.send(Ok(WriteOutcome::InForce(version))).unwrap();
+    let RulesOrder::Write { answer, .. } = order else { panic!("a change") };
+    answer.send(Ok(WriteOutcome::InForce(version))).unwrap();
 }
 
 /// The fault: the answer was read from the rules known by then, so another author's version came back as the own one,
@@ -222,9 +222,9 @@ fn a_rule_of_the_file_is_replaced_by_its_etag() {
     let server = server_with_rules();
     let body = json!({ "name": "night", "clients": ["web"], "hold": false }).to_string();
     let follow = |_: &ServiceHandle, order: RulesOrder| {
-        let RulesOrder::Write(request) = order else { panic!("a change") };
-        assert_eq!(request.write.precondition, Precondition::Absent);
-        request.answer.send(Ok(WriteOutcome::InForce(VERSIONS[0]))).unwrap();
+        let RulesOrder::Write { write, answer } = order else { panic!("a change") };
+        assert_eq!(write.precondition, Precondition::Absent);
+        answer.send(Ok(WriteOutcome::InForce(VERSIONS[0]))).unwrap();
     };
     let (head, _) = change(&server, "PUT", "night", "if-match: \"file\"", &body, follow);
     assert!(head.starts_with("HTTP/1.1 201"), "{head}");
@@ -298,8 +298,8 @@ fn a_rule_that_is_not_understood_replaces_none_and_can_be_deleted() {
     );
     let condition = format!("if-match: \"{}\"", VERSIONS[0]);
     let (head, _) = change(&server, "DELETE", "night", &condition, "", |_, order| {
-        let RulesOrder::Write(request) = &order else { panic!("a change") };
-        assert_eq!(request.write.precondition, Precondition::Version(VERSIONS[0]));
+        let RulesOrder::Write { write, .. } = &order else { panic!("a change") };
+        assert_eq!(write.precondition, Precondition::Version(VERSIONS[0]));
         in_force(order, VERSIONS[1]);
     });
     assert!(head.contains("204"), "{head}");
