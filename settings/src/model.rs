@@ -266,7 +266,7 @@ impl Service {
 
     /// Returns the client to which all records of a source belong, by its full name.
     pub fn sole_client<'s>(&self, source: &'s Source) -> Option<Cow<'s, str>> {
-        let client = source.sole_client(&self.client_from)?;
+        let client = sole_client(source.client.as_deref(), source.allowed_clients.as_deref(), &self.client_from)?;
         match (&self.group_from[..], &source.client) {
             ([], _) => Some(Cow::Borrowed(client)),
             ([ClientFrom::Topic], Some(group)) if !group.contains('/') => Some(self.policy.full_name(group, client)),
@@ -391,12 +391,6 @@ impl Source {
     pub fn allows(&self, client: &str) -> bool {
         self.allowed_clients.as_ref().is_none_or(|allowed| allowed.iter().any(|one| one == client))
     }
-
-    /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,
-    /// unless a record names another one by a place of `client_from` before `topic`.
-    pub(crate) fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
-        sole_client(self.client.as_deref(), self.allowed_clients.as_deref(), client_from)
-    }
 }
 
 /// The sources that match one pattern.
@@ -411,7 +405,8 @@ pub struct SourcePattern {
     pub dead_letter: String,
 }
 
-/// Returns the client to which all records of a topic belong that has this client and allows these.
+/// Returns the client to which all records of a topic belong that has this client and allows these: the only one that
+/// may send, or the topic's own, unless a record names another one by a place of `client_from` before `topic`.
 pub(crate) fn sole_client<'s>(
     client: Option<&'s str>, allowed: Option<&'s [String]>, client_from: &[ClientFrom],
 ) -> Option<&'s str> {

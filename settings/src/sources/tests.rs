@@ -194,15 +194,11 @@ fn a_flood_waits_where_a_source_belongs_to_one_client() {
 
 #[test]
 fn allowed_clients_may_make_a_topic_a_shared_one() {
-    let source = |client: Option<&str>, allowed: Option<&[&str]>| Source {
-        client: client.map(str::to_owned),
-        allowed_clients: allowed.map(|allowed| allowed.iter().map(ToString::to_string).collect()),
-        ..Source::new("a")
-    };
+    let (one, both) = (["b".to_owned()], ["a", "b"].map(str::to_owned));
     let topic = [ClientFrom::Topic];
-    assert_eq!(source(Some("a"), None).sole_client(&topic), Some("a"));
-    assert_eq!(source(Some("a"), None).sole_client(&[ClientFrom::Key]), None);
-    assert_eq!(source(None, Some(&["b"])).sole_client(&[ClientFrom::Key]), Some("b"));
-    assert_eq!(source(Some("a"), Some(&["a", "b"])).sole_client(&topic), Some("a"));
-    assert_eq!(source(Some("a"), Some(&["a", "b"])).sole_client(&[ClientFrom::Key, ClientFrom::Topic]), None);
+    assert_eq!(sole_client(Some("a"), None, &topic), Some("a"));
+    assert_eq!(sole_client(Some("a"), None, &[ClientFrom::Key]), None);
+    assert_eq!(sole_client(None, Some(&one), &[ClientFrom::Key]), Some("b"));
+    assert_eq!(sole_client(Some("a"), Some(&both), &topic), Some("a"));
+    assert_eq!(sole_client(Some("a"), Some(&both), &[ClientFrom::Key, ClientFrom::Topic]), None);
 }
