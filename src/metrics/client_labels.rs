@@ -88,7 +88,7 @@ fn keeps_sending(client: &ClientSnapshot) -> bool {
 const MAX_CONFIGURED: usize = 10_000;
 
 /// The labels of one service.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ClientLabels {
     max_labels: usize,
     labels: BTreeMap<Arc<str>, Label>,
@@ -98,7 +98,7 @@ pub(super) struct ClientLabels {
 impl ClientLabels {
     /// Makes no labels yet: clients get one as they come, up to `max_labels`, and configured ones beyond.
     pub(super) fn new(max_labels: usize) -> ClientLabels {
-        ClientLabels { max_labels, labels: BTreeMap::new(), other: Label::default() }
+        ClientLabels { max_labels, ..ClientLabels::default() }
     }
 
     /// Takes over the figures of a snapshot.

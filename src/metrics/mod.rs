@@ -58,7 +58,7 @@ struct InstanceFigures {
 }
 
 /// The figures of one service.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ServiceMetrics {
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
@@ -105,15 +105,7 @@ impl Publisher {
     /// Takes over the newest figures of a service, and whether its engine does not hang; taking over a snapshot twice
     /// changes nothing.
     pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) {
-        let new = || ServiceMetrics {
-            clients: ClientLabels::new(self.metrics_clients),
-            newest: Arc::default(),
-            is_alive,
-            observed: Arc::default(),
-            pace: None,
-            open: [None; 2],
-            rules: RulesFigures::default(),
-        };
+        let new = || ServiceMetrics { clients: ClientLabels::new(self.metrics_clients), ..ServiceMetrics::default() };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         let snapshot = cell.get();
         if !Arc::ptr_eq(&metrics.newest, &snapshot) {
