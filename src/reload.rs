@@ -16,7 +16,7 @@ use crate::services::{Change, ServiceHandle, Services};
 use changes::{described, log, next_cycle};
 use watermaster_api::{PastChange, ReloadView};
 use watermaster_kafka::preflight::{Finding, Report, Severity};
-use watermaster_settings::config::{Changed, Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
+use watermaster_settings::config::{Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
 use watermaster_settings::files::NamedFile;
 use watermaster_settings::{Admin, Service, Settings};
 
@@ -59,11 +59,13 @@ impl ReloadState {
     }
 }
 
-/// Another configuration that could be in force, and its differences.
+/// Another configuration that could be in force, and what it would change.
 struct Candidate {
     config: Config,
-    changes: Vec<Changed>,
     report: Option<Report>,
+    /// A file has another content, which only clients that are made anew take.
+    needs_clients: bool,
+    view: ReloadView,
 }
 
 /// The result of the last attempt to take over a configuration, of which the start is the first.
@@ -154,12 +156,8 @@ impl Configuration {
     pub fn dry_run(&self) -> Option<Result<ReloadView, ConfigErrors>> {
         let _one_at_a_time = lock(&self.reloading);
         let before = lock(&self.state).config.clone();
-        let candidate = self.paths.as_deref().map(|paths| self.candidate(paths, &before))?;
-        Some(candidate.map(|Candidate { config, changes, .. }| {
-            let renewed = renewed(&before, &config);
-            let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
-            ReloadView::new(config.effective.hash(), true, described(&changes, &renewed), next_cycle, warnings(&config))
-        }))
+        let candidate = self.paths.as_deref().map(|paths| self.candidate(paths, &before, true))?;
+        Some(candidate.map(|candidate| candidate.view))
     }
 
     /// Returns the files that the configuration in force names.
@@ -196,26 +194,30 @@ impl Configuration {
     }
 
     /// Reads and checks the files.
-    fn candidate(&self, paths: &[PathBuf], before: &Config) -> Result<Candidate, ConfigErrors> {
+    fn candidate(&self, paths: &[PathBuf], before: &Config, dry_run: bool) -> Result<Candidate, ConfigErrors> {
         let config = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)?;
         let changes = before.changes(&config)?;
         let report = self.check(&before.settings, &config)?;
-        Ok(Candidate { config, changes, report })
+        let renewed = renewed(before, &config);
+        let changes = described(&changes, &renewed);
+        let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
+        let warnings = config.warnings.iter().map(ToString::to_string).collect();
+        let view = ReloadView::new(config.effective.hash(), dry_run, changes, next_cycle, warnings);
+        Ok(Candidate { config, report, needs_clients: renewed.iter().any(NamedFile::needs_clients), view })
     }
 
     fn reload_from(&self, paths: &[PathBuf], by: &str) -> Result<ReloadView, ConfigErrors> {
         let _one_at_a_time = lock(&self.reloading);
         let before = lock(&self.state).config.clone();
-        let accepted = self.candidate(paths, &before);
+        let accepted = self.candidate(paths, &before, false);
         lock(&self.state).last.successful = accepted.is_ok();
-        let Candidate { mut config, changes, mut report } = accepted.inspect_err(|errors| {
+        let Candidate { mut config, mut report, needs_clients, view } = accepted.inspect_err(|errors| {
             error!(by, "the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
-        let renewed = renewed(&before, &config);
-        keep_shared(&before.settings, &mut config.settings, renewed.iter().any(NamedFile::needs_clients));
+        keep_shared(&before.settings, &mut config.settings, needs_clients);
         if let Some(told) = report.as_mut().and_then(|report| report.names.as_mut()) {
             let mut state = lock(&self.state);
             if !before.settings.has_patterns() {
@@ -226,22 +228,18 @@ impl Configuration {
         }
         let told = report.as_ref().and_then(|report| report.names.clone());
         let names = told.or_else(|| lock(&self.state).names.clone());
-        let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
         self.apply(&before.settings, &config.settings, &report, names.as_deref());
-        let hash = config.effective.hash();
-        let warnings = warnings(&config);
-        let changes = described(&changes, &renewed);
-        changes.iter().for_each(|change| log(change, by));
-        info!(configuration = hash, changes = changes.len(), by, "the configuration is reloaded");
+        view.changes.iter().for_each(|change| log(change, by));
+        info!(configuration = view.hash, changes = view.changes.len(), by, "the configuration is reloaded");
         let mut state = lock(&self.state);
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        for change in &changes {
+        for change in &view.changes {
             state.past.push_front(PastChange { at: at.clone(), by: by.to_owned(), change: change.clone() });
         }
         state.past.truncate(KEPT_CHANGES);
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
-        (state.config, state.hash, state.last, state.names) = (config, hash.clone(), last, names);
-        Ok(ReloadView::new(hash, false, changes, next_cycle, warnings))
+        (state.config, state.hash, state.last, state.names) = (config, view.hash.clone(), last, names);
+        Ok(view)
     }
 
     /// Asks the brokers about services that are new or have new sources; `None` if no broker answers.
@@ -309,10 +307,6 @@ impl Configuration {
             gone.stop();
         }
     }
-}
-
-fn warnings(config: &Config) -> Vec<String> {
-    config.warnings.iter().map(ToString::to_string).collect()
 }
 
 /// Returns the files that have another content now, by the same key.
