@@ -27,14 +27,17 @@ pub(super) struct Contact<'c> {
     last: &'c mut Time,
     /// The last time that a connection to a broker broke.
     pub(super) broker_lost: Option<Time>,
-    pub(super) membership: MembershipWatch,
     /// The topic of a source was made anew.
     pub(super) reads_anew: bool,
+    /// The last time that the membership was looked at, and the last time that the consumer was a member, or could not
+    /// be one.
+    checked: Time,
+    excused: Time,
 }
 
 impl<'c> Contact<'c> {
     pub(super) fn new(last: &'c mut Time, now: Time) -> Contact<'c> {
-        Contact { last, broker_lost: None, membership: MembershipWatch::new(now), reads_anew: false }
+        Contact { last, broker_lost: None, reads_anew: false, checked: now, excused: now }
     }
 
     /// Notes contact. If there was none for longer than a cycle (a late round, a stopped process, brokers away), the
@@ -69,6 +72,40 @@ impl<'c> Contact<'c> {
             throttle.handle_fetch_gap(number, high);
         }
     }
+
+    /// Returns whether brokers were in reach and the consumer in no group for longer than joining takes.
+    ///
+    /// Seen with librdkafka 2.12 and `group_protocol = "consumer"`: a consumer that was expelled while all brokers were
+    /// down never asked to join again. A new consumer begins as a new member.
+    fn is_evicted(&mut self, now: Time, job: &Job, consumer: &Consumer, reporter: &mut Reporter) -> bool {
+        let since = now.since(self.checked);
+        if since < WATCH_INTERVAL {
+            return false;
+        }
+        // A loop that stood still learnt nothing about the group.
+        let stood_still = since > 5 * WATCH_INTERVAL;
+        self.checked = now;
+        let (member, status) = (consumer.belongs(), &mut reporter.status);
+        if member && job.kafka.group_protocol == GroupProtocol::Consumer {
+            // This protocol reports partitions only, and a member may get none.
+            status.joined = true;
+        }
+        if consumer.reads_nothing() && !std::mem::replace(&mut status.joined, true) {
+            info!(service = job.service.name, "no topic matches the patterns of the sources yet");
+        }
+        if (member || consumer.reads_nothing()) && status.joined || status.brokers_down || stood_still {
+            self.excused = now;
+            return false;
+        }
+        let alone = now.since(self.excused);
+        let evicted = alone > consumer::joins_within(&job.kafka);
+        if evicted {
+            let (service, seconds) = (&job.service.name, alone.as_secs());
+            warn!(service, seconds, "in no group although brokers answer: another consumer joins");
+            reporter.counts.consumer_recreations += 1;
+        }
+        evicted
+    }
 }
 
 fn catches_up(throttle: &Throttle) -> bool {
@@ -100,53 +137,6 @@ fn catch_up(partitions: &[(u32, SourcePartition)], throttle: &mut Throttle, link
     }
 }
 
-/// Watches for how long the consumer has been in no group.
-///
-/// Seen with librdkafka 2.12 and `group_protocol = "consumer"`: a consumer that was expelled while all brokers were
-/// down never asked to join again. A new consumer begins as a new member.
-pub(super) struct MembershipWatch {
-    checked: Time,
-    /// The last time that it was a member, or could not be one.
-    excused: Time,
-}
-
-impl MembershipWatch {
-    pub(super) fn new(now: Time) -> MembershipWatch {
-        MembershipWatch { checked: now, excused: now }
-    }
-
-    /// Returns whether brokers were in reach and the consumer in no group for longer than joining takes.
-    pub(super) fn is_evicted(&mut self, now: Time, job: &Job, consumer: &Consumer, reporter: &mut Reporter) -> bool {
-        let since = now.since(self.checked);
-        if since < WATCH_INTERVAL {
-            return false;
-        }
-        // A loop that stood still learnt nothing about the group.
-        let stood_still = since > 5 * WATCH_INTERVAL;
-        self.checked = now;
-        let (member, status) = (consumer.belongs(), &mut reporter.status);
-        if member && job.kafka.group_protocol == GroupProtocol::Consumer {
-            // This protocol reports partitions only, and a member may get none.
-            status.joined = true;
-        }
-        if consumer.reads_nothing() && !std::mem::replace(&mut status.joined, true) {
-            info!(service = job.service.name, "no topic matches the patterns of the sources yet");
-        }
-        if (member || consumer.reads_nothing()) && status.joined || status.brokers_down || stood_still {
-            self.excused = now;
-            return false;
-        }
-        let alone = now.since(self.excused);
-        let evicted = alone > consumer::joins_within(&job.kafka);
-        if evicted {
-            let (service, seconds) = (&job.service.name, alone.as_secs());
-            warn!(service, seconds, "in no group although brokers answer: another consumer joins");
-            reporter.counts.consumer_recreations += 1;
-        }
-        evicted
-    }
-}
-
 impl Engine<'_> {
     /// Returns whether only another consumer can go on: this one is in no group, asks for a topic that was made anew,
     /// or connects with old secrets. The other clients are replaced with it then.
@@ -154,7 +144,7 @@ impl Engine<'_> {
         self.renew_logins();
         let secrets_changed = self.link.consumer.has_old_secrets();
         if !secrets_changed && !self.contact.reads_anew {
-            return Ok(self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter));
+            return Ok(self.contact.is_evicted(now, self.job, self.link.consumer, self.reporter));
         }
         self.reporter.counts.consumer_recreations += 1;
         if secrets_changed {
