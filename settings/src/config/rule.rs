@@ -95,7 +95,7 @@ pub fn of_text(
     for read in readers.into_iter().map(rule) {
         match read {
             Ok(rule) => rules.push(rule),
-            Err(refused) => errors.extend(refused),
+            Err(refused) => errors.extend(refused.iter().cloned()),
         }
     }
     if errors.is_empty() { Ok(rules) } else { Err(ConfigErrors::new(schema::RULE_SCHEMA.subject, errors)) }
