@@ -265,15 +265,10 @@ impl RulesLog {
         self.replay.at(name, self.known()?)
     }
 
-    /// Returns the rules with names that follow `after`, in order.
-    pub fn rules_after(&self, after: &str) -> impl Iterator<Item = (&Arc<str>, &InForce)> {
-        self.replay.living_after(after)
-    }
-
     /// Returns the rules that can have effect, in the order of names: all, unless they exceed the bounds, which no
     /// instance writes. Then it is the oldest versions, which are the same ones for every reader.
     pub fn rules_within_bounds(&self) -> Vec<(&Arc<str>, &InForce)> {
-        let mut rules: Vec<_> = self.rules_after("").collect();
+        let mut rules: Vec<_> = self.replay.living().collect();
         if exceeds_bounds(self.totals()) {
             rules.sort_unstable_by_key(|(_, rule)| rule.offset());
             let mut left = Some(MAX_RULES_BYTES);

@@ -141,10 +141,9 @@ impl RuleReplay {
         self.names.get(name)?.at(offset, self.window)
     }
 
-    /// Returns the rules with names that follow `after`, in order.
-    pub fn living_after(&self, after: &str) -> impl Iterator<Item = (&Arc<str>, &InForce)> {
-        let after = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-        let names = self.names.range::<str, _>(after);
+    /// Returns the rules, in the order of their names.
+    pub fn living(&self) -> impl Iterator<Item = (&Arc<str>, &InForce)> {
+        let names = self.names.iter();
         names.filter_map(|(name, named)| Some((name, named.last.as_ref().filter(|last| !last.change.deleted)?)))
     }
 
