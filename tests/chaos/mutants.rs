@@ -41,7 +41,7 @@ fn mutant(fault: Fault) -> Mutant {
         // that does not tell its window, or begins with an empty one, still admits at its target's pace, so that in mode
         // shape no window shows it. The simulation in core/tests/group has them: its members admit all that they may.
         Fault::ForeignStatesIgnored => (&["join", "leave"], &["promise", "circulating"]),
-        Fault::UnfencedSeats => (&["pause_session"; 4], &["promise", "circulating"]),
+        Fault::UnfencedSeats => (&["pause_before_state"; 2], &["promise", "circulating"]),
         Fault::NoTaint => (&["hold_end_txn"; 6], &["duplicated", "in_both", "lost"]),
     };
     Mutant { faults, anomalies }

@@ -7,7 +7,7 @@ use watermaster_core::group::state::{BANK, SeatLoads, SeatRecord, State};
 use watermaster_settings as settings;
 
 use super::log::{SeatLog, SeatLogError};
-use crate::failpoint::{Fault, planted};
+use crate::failpoint::{self, Fault, planted};
 
 /// A [`SeatLog`] that makes the planted mistake, if it is one of the control log's.
 pub struct PlantedSeatLog {
@@ -62,6 +62,7 @@ impl ControlLog for PlantedSeatLog {
     }
 
     fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+        failpoint::reach("before_state");
         self.log.write(attempt, state, loads);
     }
 

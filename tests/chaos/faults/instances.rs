@@ -97,7 +97,8 @@ pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Outc
 /// Freezes an instance with SIGSTOP for less than a session, for more than one, for more than a session and a
 /// transaction, or for longer than what it announced may be admitted and counts. In a group, the other instances claim
 /// its part of the capacity in all but the first of these times. `pause_before_offsets` freezes it between its outputs
-/// and their offsets, a few milliseconds that the others seldom hit.
+/// and their offsets, and `pause_before_state` before it sends a state of its seat: a few milliseconds that the others
+/// seldom hit.
 pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome {
     let Some((slot, before)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
@@ -120,7 +121,9 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome 
     let (session, transaction) = (world.plan.session_ms, world.plan.transaction_ms);
     let time = match kind {
         "pause_short" => between(random, session / 8, session * 2 / 3),
-        "pause_session" | "pause_before_offsets" => between(random, session + 1_500, session + 6_000),
+        "pause_session" | "pause_before_offsets" | "pause_before_state" => {
+            between(random, session + 1_500, session + 6_000)
+        }
         "pause_ahead" => {
             let counts_for = world.plan.ahead_time_ms() + world.plan.cycle_ms;
             between(random, counts_for + session, counts_for + 4 * session)

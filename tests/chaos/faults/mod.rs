@@ -59,6 +59,7 @@ pub const KINDS: &[Kind] = &[
     kind("pause_session", Lane::Instances, instances::pause),
     kind("pause_before_offsets", Lane::Instances, instances::pause),
     kind("pause_transaction", Lane::Instances, instances::pause),
+    kind_of_a_group("pause_before_state", Lane::Instances, instances::pause),
     kind_of_a_group("pause_ahead", Lane::Instances, instances::pause),
     kind("join", Lane::Instances, instances::join),
     kind("leave", Lane::Instances, instances::leave),
