@@ -559,9 +559,7 @@ fn a_foreign_commit_is_refused() {
     foreign_commit(&bench, 2);
     let consumer = bench.consumer();
     match next(&consumer) {
-        Event::Refused { topic, partition, offset, .. } => {
-            assert_eq!((topic.as_str(), partition, offset), ("loans", 0, 2))
-        }
+        Event::Refused(of) => assert_eq!((of.topic.as_str(), of.partition, of.offset), ("loans", 0, 2)),
         other => panic!("{other:?}"),
     }
     assert!(consumer.close(TIMEOUT));

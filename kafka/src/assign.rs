@@ -10,7 +10,7 @@ use watermaster_core::offset_map::{self, DecodeError, OffsetMap, TopicTag};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
-use crate::event::{Assignment, Event};
+use crate::event::{Assignment, Event, ForeignOffset};
 use crate::topics::{SourceIndex, SourcePartition, Topics};
 use crate::{consumer_error::FatalConsumerError, ffi};
 
@@ -55,7 +55,9 @@ pub(super) fn start(
         (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { admitted, ..OffsetMap::default() }, true),
         (Err(DecodeError::HandedOver(map)), OnForeignOffset::Replay) => (map, true),
         (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
-        (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
+        (Err(source), OnForeignOffset::Stop) => {
+            return Err(Event::Refused(ForeignOffset { topic: topic(), partition, offset, source }));
+        }
     };
     // A round was under way while the topic was made anew, and the brokers took its offset for one of the new topic.
     let of_former = |of_map: TopicTag| tag.is_some_and(|tag| tag != of_map && tag.is_in_cluster_of(of_map));
@@ -307,7 +309,7 @@ mod tests {
     fn a_foreign_commit_stops_or_replays() {
         assert!(matches!(
             start("loans", AT, &foreign(), (0, 500), None, STRICT),
-            Err(Event::Refused { offset: 100, .. })
+            Err(Event::Refused(ForeignOffset { offset: 100, .. }))
         ));
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, true));
     }

@@ -9,7 +9,7 @@ mod planted;
 mod tests;
 
 pub use crate::consumer_error::{FatalConsumerError, Outage, Reported};
-pub use crate::event::{Assignment, Event};
+pub use crate::event::{Assignment, Event, ForeignOffset};
 pub use crate::{assign::Committed, end_probe::Holes, topics::SourcePartition};
 pub use commit::Offsets;
 pub(crate) use commit::{CommitRequests, lists};

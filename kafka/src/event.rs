@@ -19,7 +19,7 @@ pub enum Event<'c> {
     /// A record was read.
     Record(Record<'c>),
     /// A committed offset is another program's (`on_foreign_offset = "stop"`): the service has to stop.
-    Refused { topic: String, partition: i32, offset: i64, why: DecodeError },
+    Refused(ForeignOffset),
     /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
     Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
     /// No broker can be reached.
@@ -35,6 +35,31 @@ pub enum Event<'c> {
 impl From<FatalConsumerError> for Event<'_> {
     fn from(error: FatalConsumerError) -> Self {
         Event::Fatal(error)
+    }
+}
+
+/// A committed offset with metadata that this program did not write for a start of its own.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", describe_foreign(.topic, *.partition, *.offset, .source))]
+pub struct ForeignOffset {
+    pub topic: String,
+    pub partition: i32,
+    pub offset: i64,
+    pub source: DecodeError,
+}
+
+fn describe_foreign(topic: &str, partition: i32, offset: i64, source: &DecodeError) -> String {
+    match source {
+        DecodeError::HandedOver(_) => format!(
+            "{topic}/{partition} was handed over to the service's own consumers. `watermaster handover --from GROUP \
+             --execute` takes it back. `watermaster run --accept-foreign-offsets` goes on at offset {offset}, and \
+             repeats what they have done"
+        ),
+        _ => format!(
+            "another program committed offset {offset} of {topic}/{partition}: {source}. `watermaster run \
+             --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
+             always does"
+        ),
     }
 }
 

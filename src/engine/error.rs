@@ -3,11 +3,13 @@
 use thiserror::Error;
 use tracing::error;
 use watermaster_core::delivery::{DeliveryError, FatalError};
-use watermaster_core::offset_map::DecodeError;
 
 use super::Job;
 use watermaster_kafka::control::{ControlTopicError, SeatLogError};
-use watermaster_kafka::{KafkaError, consumer::FatalConsumerError};
+use watermaster_kafka::{
+    KafkaError,
+    consumer::{FatalConsumerError, ForeignOffset},
+};
 
 /// The error that stopped a service.
 #[derive(Debug, Error)]
@@ -27,8 +29,8 @@ pub enum StopCause {
     Consumer(#[from] FatalConsumerError),
     #[error("panicked: this is a bug")]
     Panicked,
-    #[error("{}", describe_foreign(.topic, *.partition, *.offset, .source))]
-    ForeignOffset { topic: String, partition: i32, offset: i64, source: DecodeError },
+    #[error(transparent)]
+    ForeignOffset(#[from] ForeignOffset),
     #[error(
         "the dead-letter topic refuses {topic}/{partition} offset {offset}: {source} (on_undeliverable = \"discard\" \
          would drop it)"
@@ -50,21 +52,6 @@ pub enum StopCause {
     ControlTopic(#[from] ControlTopicError),
     #[error(transparent)]
     Delivery(FatalError),
-}
-
-fn describe_foreign(topic: &str, partition: i32, offset: i64, source: &DecodeError) -> String {
-    match source {
-        DecodeError::HandedOver(_) => format!(
-            "{topic}/{partition} was handed over to the service's own consumers. `watermaster handover --from GROUP \
-             --execute` takes it back. `watermaster run --accept-foreign-offsets` goes on at offset {offset}, and \
-             repeats what they have done"
-        ),
-        _ => format!(
-            "another program committed offset {offset} of {topic}/{partition}: {source}. `watermaster run \
-             --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
-             always does"
-        ),
-    }
 }
 
 /// Logs and shows that a service stopped.

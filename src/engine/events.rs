@@ -18,9 +18,7 @@ impl<'c> Engine<'c> {
                     self.intake.pause(&assigned, self.job, self.reporter);
                 }
             }
-            Event::Refused { topic, partition, offset, why } => {
-                return Err(StopCause::ForeignOffset { topic, partition, offset, source: why });
-            }
+            Event::Refused(foreign) => return Err(foreign.into()),
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
             Event::BrokerLost(why) => {
                 debug!(service = self.job.service.name, "a broker's connection broke: {why}");

@@ -14,7 +14,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
 use crate::{clock, snapshot::RoundOutcome};
-use watermaster_kafka::consumer::{Event, Offsets};
+use watermaster_kafka::consumer::{Event, ForeignOffset, Offsets};
 use watermaster_kafka::producer;
 use watermaster_kafka::record::{NO_TIMESTAMP, Record};
 use watermaster_settings::{Delivery, Kafka};
@@ -312,7 +312,7 @@ impl Engine<'_> {
             }
             FatalError::Foreign(Foreign { partition, offset, source }) => {
                 let (topic, partition) = name(partition);
-                StopCause::ForeignOffset { topic, partition, offset, source }
+                ForeignOffset { topic, partition, offset, source }.into()
             }
             FatalError::FencedTwice(source) => StopCause::FencedTwice {
                 transactional_id: producer::transactional_id(&self.job.kafka, &self.job.service),

@@ -14,7 +14,8 @@ use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::producer::{Load, Outgoing, Producer};
 use crate::support::record::Identity;
 use crate::support::repository::{read, root};
-use crate::support::{broker::Broker, config::SHORT_SESSION, wait::wait_until, watermaster::Watermaster};
+use crate::support::watermaster::{Watermaster, check};
+use crate::support::{broker::Broker, config::SHORT_SESSION, wait::wait_until};
 
 /// The steps of the command at which it is killed.
 const STEPS: [&str; 2] = ["handover_before_commit", "handover_after_commit"];
@@ -137,7 +138,12 @@ fn a_service_takes_its_sources_over_and_gives_them_back() {
     let handed = hand_over(&desk, &rig, "--to", &group);
     let said = handed["twice"].as_u64().expect("a number");
     assert!(said > 0, "the test needs records that were completed out of order: {handed}");
-    // An instance that starts by itself would repeat what the service does now. It stops, and says how to go back.
+    // An instance that starts by itself would repeat what the service does now. It stops, and says how to go back; so
+    // does `check` before.
+    let (code, warned) = check(&config);
+    assert_eq!(code, Some(0), "{warned}");
+    assert!(warned.contains("an instance that starts stops, unless it is told to go on"), "{warned}");
+    assert!(warned.contains("`watermaster handover --from GROUP --execute` takes it back"), "{warned}");
     let mut forgotten = Watermaster::spawn(&config);
     assert_eq!(forgotten.wait(DRAIN_TIMEOUT).code(), Some(70), "{}", forgotten.log());
     assert!(

@@ -1,4 +1,5 @@
-//! Looks at the records that wait for a group which has committed nothing yet.
+//! Looks at the offsets at which a service starts, and at the records that wait for a group which has committed nothing
+//! yet.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,13 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Message as _, Offset};
-use watermaster_settings::{Kafka, Service, Settings};
+use watermaster_core::offset_map::{self, DecodeError};
+use watermaster_settings::{Kafka, OnForeignOffset, Service, Settings};
 
 use super::problem::Problem;
 use crate::ask::{AskError, Asker};
 use crate::assign::{remaining, watermarks};
 use crate::client::{KafkaError, LoggingContext};
-use crate::consumer::group_id;
+use crate::consumer::{ForeignOffset, group_id};
 use crate::topics::{SourcePartition, Topics, all_partitions};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
@@ -37,42 +39,66 @@ impl fmt::Display for History {
     }
 }
 
-/// Tells where a service starts if its group has committed no offset of a source and the sources hold records. The
-/// sources have so many `partitions` each.
+/// Tells where a service starts if its group has committed no offset of a source and the sources hold records, or if it
+/// committed one that is not this program's. The sources have so many `partitions` each.
 pub(super) fn check(
     settings: &Settings, service: &Service, partitions: &[usize], timeout: Duration,
 ) -> Option<Problem> {
     let kafka = &settings.kafka;
     let group = group_id(kafka, service);
     match look(kafka, service, &group, partitions, timeout) {
-        Ok(history) => {
-            let (history, start_from) = (history?, kafka.start_from);
-            Some(if settings.start_from_is_written {
-                Problem::FreshGroup { group, history, start_from }
-            } else {
-                Problem::UndecidedStart { group, history, enforce: service.policy.enforce }
-            })
+        Ok(Start::Own) => None,
+        Ok(Start::Foreign(foreign)) => {
+            let replay = kafka.on_foreign_offset == OnForeignOffset::Replay;
+            Some(Problem::ForeignOffset { foreign, replay })
         }
+        Ok(Start::Fresh(history)) if settings.start_from_is_written => {
+            Some(Problem::FreshGroup { group, history, start_from: kafka.start_from })
+        }
+        Ok(Start::Fresh(history)) => Some(Problem::UndecidedStart { group, history, enforce: service.policy.enforce }),
         Err(why) => Some(Problem::StartUnanswered { group, reason: why.to_string() }),
     }
 }
 
+/// The offsets at which a service starts.
+enum Start {
+    /// The offsets of this program, or the first ones of sources that hold nothing.
+    Own,
+    /// One of them is another program's.
+    Foreign(ForeignOffset),
+    /// The group has none, and records wait.
+    Fresh(History),
+}
+
 fn look(
     kafka: &Kafka, service: &Service, group: &str, partitions: &[usize], timeout: Duration,
-) -> Result<Option<History>, AskError> {
+) -> Result<Start, AskError> {
     let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
     let partitions = all_partitions(partitions.iter().map(|count| *count as i32));
     let (asker, deadline) = (Asker::silent(kafka, group)?, Instant::now() + timeout);
     // Offsets of a transaction that a predecessor left open would hold up the answer until it times out. Those that
     // were committed before answer the question as well.
-    if !asker.committed_now(group, &topics, &partitions, false, timeout)?.is_empty() {
-        return Ok(None);
+    let committed = asker.committed_now(group, &topics, &partitions, false, timeout)?;
+    if !committed.is_empty() {
+        let foreign = committed.into_iter().find_map(|((source, partition), (offset, metadata))| {
+            match offset_map::decode(offset, &metadata) {
+                // An instance starts at a copy of an own offset.
+                Ok(_) | Err(DecodeError::Copied { .. }) => None,
+                Err(why) => {
+                    Some(ForeignOffset { topic: topics.name(source).to_owned(), partition, offset, source: why })
+                }
+            }
+        });
+        return Ok(foreign.map_or(Start::Own, Start::Foreign));
     }
     let filled = watermarks(&asker.consumer, &topics, &partitions, deadline).map_err(KafkaError::from)?;
     let filled: Vec<_> = filled.into_iter().filter(|(_, (low, high))| low < high).collect();
     let offsets = filled.iter().map(|(_, (low, high))| high.abs_diff(*low)).sum();
     let firsts = filled.into_iter().map(|(partition, (low, _))| (partition, low));
-    Ok((offsets > 0).then(|| History { offsets, oldest: oldest(&asker.consumer, &topics, firsts.collect()) }))
+    if offsets == 0 {
+        return Ok(Start::Own);
+    }
+    Ok(Start::Fresh(History { offsets, oldest: oldest(&asker.consumer, &topics, firsts.collect()) }))
 }
 
 /// Returns the time of the oldest of these records.

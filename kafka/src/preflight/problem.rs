@@ -7,6 +7,7 @@ use watermaster_settings::StartFrom;
 
 use super::{TRANSACTION_LOG, history::History};
 use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES};
+use crate::event::ForeignOffset;
 
 /// A finding of a check.
 #[derive(Debug, Clone)]
@@ -95,7 +96,7 @@ pub enum Problem {
     #[error("the topics that match a pattern are not known: {0}")]
     NamesUnanswered(#[source] ClientError),
 
-    // ## The start of a group without offsets
+    // ## The offsets that a group starts at
     #[error("the group {group} has committed nothing: start_from is \"{start_from}\", and the sources hold {history}")]
     FreshGroup { group: String, history: History, start_from: StartFrom },
     #[error(
@@ -104,6 +105,11 @@ pub enum Problem {
         if *.enforce { "" } else { "; in shadow mode the service reads them all, and admits each at once" }
     )]
     UndecidedStart { group: String, history: History, enforce: bool },
+    #[error(
+        "an instance that starts {}: {foreign}",
+        if *.replay { "goes on there, and may repeat records" } else { "stops, unless it is told to go on" }
+    )]
+    ForeignOffset { foreign: ForeignOffset, replay: bool },
     #[error("it was not checked whether the group {group} starts at old records: {reason}")]
     StartUnanswered { group: String, reason: String },
 
@@ -251,6 +257,7 @@ impl Problem {
             | Problem::ShortRetention { .. }
             | Problem::UndecidedStart { enforce: false, .. }
             | Problem::StartUnanswered { .. }
+            | Problem::ForeignOffset { .. }
             | Problem::NothingCommitted { .. }
             | Problem::GroupUnanswered { .. }
             | Problem::RareCommits { .. }
