@@ -120,8 +120,7 @@ impl SeatLedger {
             let is_applied = |one: &Move| self.is_applied(name, &one.to, one.id);
             is_over && state.hold == 0 && *silence >= after && state.out.iter().all(is_applied)
         };
-        let names_it = |state: &State| state.out.iter().any(|one| *one.to == *name);
-        self.seat(name).is_some_and(is_empty) && !self.givers().any(names_it)
+        self.seat(name).is_some_and(is_empty) && self.givers_to(name).next().is_none()
     }
 
     /// The last move of a giver that a seat applied, by its last state.
@@ -142,8 +141,13 @@ impl SeatLedger {
     }
 
     /// The states with moves.
-    pub(super) fn givers(&self) -> impl Iterator<Item = &State> {
-        self.seats.values().filter(|seat| self.is_valid(seat) && !seat.state.out.is_empty()).map(|seat| &seat.state)
+    pub(super) fn givers(&self) -> impl Iterator<Item = &LastState> {
+        self.seats.values().filter(|seat| self.is_valid(seat) && !seat.state.out.is_empty())
+    }
+
+    /// The states with moves to a seat, applied or not.
+    pub(super) fn givers_to(&self, to: &str) -> impl Iterator<Item = &LastState> {
+        self.givers().filter(move |seat| seat.state.out.iter().any(|one| *one.to == *to))
     }
 
     /// The sum of all holds and of all open moves.

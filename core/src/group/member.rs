@@ -254,7 +254,7 @@ impl Member {
                 if state.seat == self.seat && self.openings.own.is_open && !is_mine && state.seq >= self.holding.seq() {
                     self.reopen(now, Duration::ZERO);
                 }
-                self.take_moves(now, state, admissions);
+                self.take_moves(now, &state.seat, admissions);
                 self.holding.forget_applied(&self.ledger, &self.seat);
             }
             // In a large group, looks are rare because each takes long.
@@ -266,13 +266,11 @@ impl Member {
         }
     }
 
-    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped.
-    fn take_moves(&mut self, now: Clocks, state: &State, admissions: &mut impl Admissions) {
-        if !self.openings.own.is_open || self.exit.leaving || Some(state.issue) != self.ledger.issue() {
-            return;
-        }
-        let Some(read) = self.ledger.seat(&state.seat).map(|seat| seat.read) else { return };
-        if let Some(charged) = self.holding.take_moves(&self.seat, state, read) {
+    /// Applies the moves of a giver's last state to this seat, and forgets those that it has dropped.
+    fn take_moves(&mut self, now: Clocks, giver: &str, admissions: &mut impl Admissions) {
+        let can_take = self.openings.own.is_open && !self.exit.leaving;
+        let Some(giver) = self.ledger.seat(giver).filter(|_| can_take) else { return };
+        if let Some(charged) = self.holding.take_moves(&self.seat, giver) {
             self.holding.charge(now.slow, charged, admissions);
             self.look_soon();
         }
@@ -284,8 +282,8 @@ impl Member {
     }
 
     fn take_all_moves(&mut self, now: Clocks, admissions: &mut impl Admissions) {
-        let givers: Vec<State> = self.ledger.givers().cloned().collect();
-        givers.iter().for_each(|state| self.take_moves(now, state, admissions));
+        let givers: Vec<Arc<str>> = self.ledger.givers().map(|giver| Arc::clone(&giver.state.seat)).collect();
+        givers.iter().for_each(|giver| self.take_moves(now, giver, admissions));
         self.holding.keep_givers(&self.ledger);
     }
 
@@ -309,13 +307,14 @@ impl Member {
             Some(LastState { state, .. }) if self.announced.began && state.kind != StateKind::Claimed => {
                 self.exit.is_replaced = true
             }
-            last => {
+            Some(seat) => {
                 self.vacate(admissions);
-                self.holding = Holding::vacant(self.first_move());
-                if let Some(seat) = &last {
-                    self.holding = Holding::inherited(&seat.state, seat.read);
-                    self.holding.charge(now.slow, self.charged_of(now, seat, seat.state.hold), admissions);
-                }
+                self.holding = Holding::inherited(&seat.state, seat.read);
+                self.holding.charge(now.slow, self.charged_of(now, &seat, seat.state.hold), admissions);
+            }
+            None => {
+                self.vacate(admissions);
+                self.holding = Holding::inherited(&self.blank_state(&self.seat, StateKind::Own), now.slow);
             }
         }
         self.take_all_moves(now, admissions);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::{Admissions, Flight};
 use crate::group::GroupParams;
 use crate::group::charged::{Charged, slices};
-use crate::group::ledger::SeatLedger;
+use crate::group::ledger::{LastState, SeatLedger};
 use crate::group::state::{Move, State};
 use crate::units::Time;
 
-/// A move of the own seat that its taker has not acknowledged.
+/// A move of the seat that its taker has not acknowledged.
 #[derive(Debug, Clone)]
 struct Gift {
     to: Arc<str>,
@@ -19,7 +19,7 @@ struct Gift {
     charged: Charged,
 }
 
-/// The content of the own seat.
+/// The content of a seat: the own one, or another one that this member writes.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     hold: u64,
@@ -43,11 +43,6 @@ pub(super) struct Before {
 }
 
 impl Holding {
-    /// An empty seat that was never written. Its moves get larger numbers than `next`.
-    pub(super) fn vacant(next: u64) -> Holding {
-        Holding { next, ..Holding::default() }
-    }
-
     /// The seat as its last author left it, but for the admissions that count against its hold.
     pub(super) fn inherited(state: &State, read: Time) -> Holding {
         let gift = |one: &Move| {
@@ -102,9 +97,10 @@ impl Holding {
         Before { hold: self.hold, next: self.next }
     }
 
-    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped. If one was new, returns
-    /// the admissions to charge.
-    pub(super) fn take_moves(&mut self, own: &str, state: &State, read: Time) -> Option<Charged> {
+    /// Applies the moves of a giver's last state to this seat, and forgets those that it has dropped. If one was new,
+    /// returns the admissions to charge.
+    pub(super) fn take_moves(&mut self, own: &str, giver: &LastState) -> Option<Charged> {
+        let LastState { state, read, .. } = giver;
         let mut charged = Charged::default();
         let last = self.seen.get(&state.seat).copied().unwrap_or(0);
         let mut newest = last;
@@ -113,7 +109,7 @@ impl Holding {
             names_this = true;
             if one.id > last {
                 self.hold = self.hold.saturating_add(one.hold);
-                charged.add_slices(read, &one.slices);
+                charged.add_slices(*read, &one.slices);
                 newest = newest.max(one.id);
             }
         }
@@ -145,6 +141,11 @@ impl Holding {
         self.out.push(Gift { to, id: self.next, hold, charged });
         self.hold -= hold;
         self.next += 1;
+    }
+
+    /// Makes capacity, in the bank.
+    pub(super) fn make(&mut self, hold: u64) {
+        self.hold += hold;
     }
 
     /// Gives a part of the hold up.

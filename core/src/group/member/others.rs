@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::{sync::Arc, time::Duration};
 
-use super::{LogCall, Member};
+use super::{LogCall, Member, holding::Holding};
 use crate::group::Clocks;
-use crate::group::charged::{Charged, slices};
+use crate::group::charged::Charged;
 use crate::group::control::{Event, OpeningNumber};
 use crate::group::ledger::LastState;
-use crate::group::state::{BANK, Move, Slice, State, StateKind};
+use crate::group::state::{BANK, State, StateKind};
 use crate::units::Time;
 
 /// The silence after which a seat whose owner left may be claimed.
@@ -160,25 +160,29 @@ impl Member {
 
     /// A state of the bank that makes the missing capacity, or that begins the group.
     fn find_mint(&self, now: Clocks) -> Option<State> {
-        let bank = self.ledger.seat(BANK);
-        let conflicts = self.has_conflict();
         let missing = self.capacity().saturating_sub(self.ledger.circulating());
-        if missing == 0 && !conflicts {
+        if missing == 0 && !self.has_conflict() {
             return None;
         }
-        let mut state = self.blank_state(&Arc::from(BANK), StateKind::Bank);
-        if let Some(bank) = bank {
-            (state.seq, state.next) = (bank.state.seq, bank.state.next);
-            state.out = self.open_moves_of(now, bank);
-        }
-        // Records that were admitted before the group began count for a cycle from now on.
-        let memory = self.openings.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing);
-        let used = if memory > 0 { vec![Slice { age_ms: 0, count: memory }] } else { Vec::new() };
+        let blank = self.blank_state(&Arc::from(BANK), StateKind::Bank);
+        let bank = self.ledger.seat(BANK);
+        let mut holding = self.content_of(now, bank.map_or(&blank, |bank| &bank.state));
         if missing > 0 {
-            state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold: missing, slices: used });
+            // Records that were admitted before the group began count for a cycle from now on.
+            let mut memory = Charged::default();
+            memory.add(now.slow, self.openings.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing));
+            holding.make(missing);
+            holding.give(Arc::clone(&self.seat), missing, memory);
         }
-        (state.seq, state.next) = (state.seq + 1, state.next + 1);
-        Some(state)
+        Some(holding.fill(now.slow, &self.params, &Charged::default(), blank))
+    }
+
+    /// The content of another seat after this state, but for the moves that their takers have acknowledged.
+    fn content_of(&self, now: Clocks, last: &State) -> Holding {
+        let read = self.ledger.seat(&last.seat).map_or(now.slow, |seat| seat.read);
+        let mut holding = Holding::inherited(last, read);
+        holding.forget_applied(&self.ledger, &last.seat);
+        holding
     }
 
     /// A state of a seat that has none yet, before it gets its number.
@@ -204,37 +208,17 @@ impl Member {
     fn find_claim(&self, now: Clocks, name: &Arc<str>, seq: u64) -> Option<State> {
         let seat = self.ledger.seat(name);
         let vacant = || self.blank_state(name, StateKind::Claimed);
-        let mut state = seat.map_or_else(vacant, |seat| seat.state.clone());
-        if state.seq != seq {
+        let last = seat.map_or_else(vacant, |seat| seat.state.clone());
+        if last.seq != seq {
             return None;
         }
-        let mut hold = state.hold;
-        let mut moved = Charged::default();
-        for (giver, from, one) in self.ledger.open_moves().filter(|(_, _, one)| one.to == *name) {
-            hold = hold.saturating_add(one.hold);
-            moved.add_slices(from.read, &one.slices);
-            let newest = state.seen.entry(Arc::clone(giver)).or_default();
-            *newest = one.id.max(*newest);
-        }
-        let mut charged = seat.map_or_else(Charged::default, |seat| self.charged_of(now, seat, hold));
-        moved.iter().for_each(|(at, count)| charged.add(at, count));
-        let slices = slices(now.slow, &self.params, &charged);
-        state.out = seat.map_or_else(Vec::new, |seat| self.open_moves_of(now, seat));
-        state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold, slices });
-        (state.author, state.kind, state.hold, state.ahead) = (self.life, StateKind::Claimed, 0, 0);
-        state.slices.clear();
-        (state.seq, state.next) = (state.seq + 1, state.next + 1);
-        Some(state)
-    }
-
-    /// The moves of a seat that their takers have not acknowledged, older by the time since they were read.
-    fn open_moves_of(&self, now: Clocks, seat: &LastState) -> Vec<Move> {
-        let is_open = |one: &&Move| !self.ledger.is_applied(&seat.state.seat, &one.to, one.id);
-        let aged = |one: &Move| {
-            let mut charged = Charged::default();
-            charged.add_slices(seat.read, &one.slices);
-            Move { slices: slices(now.slow, &self.params, &charged), ..one.clone() }
-        };
-        seat.state.out.iter().filter(is_open).map(aged).collect()
+        let mut holding = self.content_of(now, &last);
+        let taken: Vec<Charged> =
+            self.ledger.givers_to(name).filter_map(|giver| holding.take_moves(name, giver)).collect();
+        let mut charged = seat.map_or_else(Charged::default, |seat| self.charged_of(now, seat, holding.hold()));
+        taken.iter().flat_map(Charged::iter).for_each(|(at, count)| charged.add(at, count));
+        holding.give(Arc::clone(&self.seat), holding.hold(), charged);
+        let state = State { author: self.life, kind: StateKind::Claimed, ahead: 0, ..last };
+        Some(holding.fill(now.slow, &self.params, &Charged::default(), state))
     }
 }
