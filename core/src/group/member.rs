@@ -28,7 +28,7 @@ use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
 use crate::scheduler::GroupPart;
 use crate::units::{Ratio, Time};
-use holding::{Before, Holding};
+use holding::Holding;
 use looks::Targets;
 use others::Other;
 
@@ -115,9 +115,6 @@ struct Flight {
     /// The member leaves with this state.
     is_last: bool,
     allowance: Allowance,
-    /// The hold that comes back if the state was not committed: of gifts and of what was burned.
-    given: u64,
-    before: Before,
     /// The moves that the state acknowledges.
     seen: BTreeMap<Arc<str>, u64>,
 }
@@ -296,8 +293,8 @@ impl Member {
                 match self.announced.flight.take() {
                     Some(flight) if flight.seq == state.seq => self.commit(flight),
                     // The state in doubt was never committed, and never will be.
-                    Some(flight) => {
-                        self.holding.take_back(&flight);
+                    Some(_) => {
+                        self.holding.take_back();
                         self.announced.told = None;
                     }
                     None => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Admissions, Flight};
+use super::Admissions;
 use crate::group::GroupParams;
 use crate::group::charged::{Charged, slices};
 use crate::group::ledger::{LastState, SeatLedger};
@@ -33,13 +33,10 @@ pub(super) struct Holding {
     seq: u64,
     /// The number of the next move.
     next: u64,
-}
-
-/// The hold, and the number of the next move, before a state was made.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Before {
-    hold: u64,
-    next: u64,
+    /// What went from the hold since the last state.
+    gone: u64,
+    /// The number of the first move since then.
+    first: u64,
 }
 
 impl Holding {
@@ -52,7 +49,7 @@ impl Holding {
         };
         let out = state.out.iter().map(gift).collect();
         let (hold, seq, next) = (state.hold, state.seq, state.next);
-        Holding { hold, later: Charged::default(), out, seen: state.seen.clone(), seq, next }
+        Holding { hold, later: Charged::default(), out, seen: state.seen.clone(), seq, next, gone: 0, first: next }
     }
 
     pub(super) fn hold(&self) -> u64 {
@@ -91,10 +88,6 @@ impl Holding {
     /// The sum of the open moves to a seat.
     pub(super) fn given_to(&self, seat: &str) -> u64 {
         self.out.iter().filter(|gift| *gift.to == *seat).map(|gift| gift.hold).sum()
-    }
-
-    pub(super) fn before(&self) -> Before {
-        Before { hold: self.hold, next: self.next }
     }
 
     /// Applies the moves of a giver's last state to this seat, and forgets those that it has dropped. If one was new,
@@ -139,8 +132,8 @@ impl Holding {
     /// Gives a part of the hold to another seat, with the admissions that count against it.
     pub(super) fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
         self.out.push(Gift { to, id: self.next, hold, charged });
-        self.hold -= hold;
         self.next += 1;
+        self.burn(hold);
     }
 
     /// Makes capacity, in the bank.
@@ -151,23 +144,19 @@ impl Holding {
     /// Gives a part of the hold up.
     pub(super) fn burn(&mut self, hold: u64) {
         self.hold -= hold;
+        self.gone += hold;
     }
 
     /// Notes that a state is the seat's last one.
     pub(super) fn note_state(&mut self, seq: u64) {
-        self.seq = seq;
+        (self.seq, self.gone, self.first) = (seq, 0, self.next);
     }
 
-    /// Takes back what a state would have given that was never committed.
-    pub(super) fn take_back(&mut self, flight: &Flight) {
-        self.hold += flight.given;
-        self.out.retain(|gift| gift.id < flight.before.next);
-        self.next = flight.before.next;
-    }
-
-    /// The hold that went since `before`.
-    pub(super) fn given_since(&self, before: Before) -> u64 {
-        before.hold - self.hold
+    /// Takes back what went since the last state: the next one was never committed.
+    pub(super) fn take_back(&mut self) {
+        self.hold += self.gone;
+        self.out.retain(|gift| gift.id < self.first);
+        (self.gone, self.next) = (0, self.first);
     }
 
     /// Fills the next state of the seat in. `charged` counts against the hold.

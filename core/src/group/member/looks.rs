@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::holding::Before;
 use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening, Told};
 use crate::allocator::Part;
 use crate::group::charged::Charged;
@@ -249,13 +248,12 @@ impl Member {
         if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
             return;
         }
-        let before = self.holding.before();
         self.holding.burn(burn);
         for (to, hold) in gifts {
             self.holding.give(to, hold, Charged::default());
         }
         let ahead = self.find_ahead(used);
-        self.write(now, StateKind::Own, ahead, before, loads, admissions, calls);
+        self.write(now, StateKind::Own, ahead, loads, admissions, calls);
     }
 
     /// The part of what circulates beyond the capacity that this member gives up.
@@ -383,12 +381,11 @@ impl Member {
             let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
             (i128::from(target) - i128::from(hold), Arc::clone(name))
         };
-        let before = self.holding.before();
         if let Some((_, to)) = others.map(lack).max() {
             let charged = self.all_charged(now, admissions);
             self.holding.give(to, self.holding.hold(), charged);
         }
-        self.write(now, StateKind::Left, 0, before, None, admissions, calls);
+        self.write(now, StateKind::Left, 0, None, admissions, calls);
     }
 
     // ## Writing
@@ -400,9 +397,8 @@ impl Member {
         charged
     }
 
-    #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
-        &mut self, now: Clocks, kind: StateKind, ahead: u64, before: Before, loads: Option<SeatLoads>,
+        &mut self, now: Clocks, kind: StateKind, ahead: u64, loads: Option<SeatLoads>,
         admissions: &mut impl Admissions, calls: &mut Vec<LogCall>,
     ) {
         let own = match kind {
@@ -418,10 +414,10 @@ impl Member {
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
         let until_total = admissions.total().saturating_add(ahead);
         let allowance = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
-        let (given, seen) = (self.holding.given_since(before), self.holding.seen().clone());
+        let seen = self.holding.seen().clone();
         let is_last = kind == StateKind::Left;
         let (seq, capacity) = (state.seq, self.params.capacity);
-        self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, given, before, seen });
+        self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, seen });
         if let Some(loads) = &loads {
             self.announced.told = Some(Told { loads: loads.loads.clone(), rules: loads.rules, at: now.slow });
         }
