@@ -94,27 +94,21 @@ struct OwnOpening {
     retry_at: Option<Time>,
 }
 
-/// Announced admissions.
-#[derive(Debug, Clone, Copy)]
-struct Allowance {
+/// An own state, and what it announced.
+#[derive(Debug)]
+struct Announcement {
+    seq: u64,
+    capacity: u64,
+    /// The member leaves with this state.
+    is_last: bool,
     /// On the fast clock.
     made: Time,
     /// The number of announced admissions.
     ahead: u64,
     /// The total of admissions that must not be exceeded.
     until_total: u64,
-    /// The time for which they may be made.
-    time: Duration,
-}
-
-/// The own state that is on its way, or in doubt.
-#[derive(Debug)]
-struct Flight {
-    seq: u64,
-    capacity: u64,
-    /// The member leaves with this state.
-    is_last: bool,
-    allowance: Allowance,
+    /// The end of the time for which they may be made, on the fast clock.
+    until: Time,
     /// The moves that the state acknowledges.
     seen: BTreeMap<Arc<str>, u64>,
 }
@@ -135,15 +129,12 @@ struct Openings {
 /// The states of this life.
 #[derive(Debug, Default)]
 struct Announced {
-    /// The allowance of the last committed own state.
-    allowance: Option<Allowance>,
-    flight: Option<Flight>,
-    /// The moves that the last committed own state acknowledged.
-    acknowledged: BTreeMap<Arc<str>, u64>,
+    /// The last committed own state.
+    committed: Option<Announcement>,
+    /// The own state that is on its way, or in doubt.
+    flight: Option<Announcement>,
     /// A state of this life was committed.
     began: bool,
-    /// The capacity that the last committed own state told.
-    capacity: u64,
     /// The time at which the last state was made.
     made_at: Time,
     told: Option<Told>,
@@ -222,7 +213,7 @@ impl Member {
             Event::Failed { attempt } if *attempt == self.openings.own.attempt => self.reopen(now, REOPEN_INTERVAL),
             Event::Written { attempt, committed } if *attempt == self.openings.own.attempt => {
                 self.openings.own.is_writing = false;
-                if *committed { self.note_committed() } else { self.reopen(now, Duration::ZERO) }
+                if *committed { self.commit() } else { self.reopen(now, Duration::ZERO) }
             }
             Event::Opened { attempt, .. } | Event::Failed { attempt } | Event::Written { attempt, .. } => {
                 self.note_other(*attempt, event, &mut calls);
@@ -290,12 +281,12 @@ impl Member {
         match last {
             Some(LastState { state, .. }) if state.author == self.life && state.kind != StateKind::Claimed => {
                 self.exit.left |= state.kind == StateKind::Left;
-                match self.announced.flight.take() {
-                    Some(flight) if flight.seq == state.seq => self.commit(flight),
+                match &self.announced.flight {
+                    Some(flight) if flight.seq == state.seq => self.commit(),
                     // The state in doubt was never committed, and never will be.
                     Some(_) => {
                         self.holding.take_back();
-                        self.announced.told = None;
+                        (self.announced.flight, self.announced.told) = (None, None);
                     }
                     None => {}
                 }
@@ -336,24 +327,19 @@ impl Member {
     /// Gives up all that this life knows of its hold.
     fn vacate(&mut self, admissions: &mut impl Admissions) {
         self.holding = Holding::default();
-        self.announced.acknowledged.clear();
-        (self.announced.allowance, self.announced.flight, self.announced.told) = (None, None, None);
+        (self.announced.committed, self.announced.flight, self.announced.told) = (None, None, None);
         self.split.forget_shortage();
         admissions.forget();
     }
 
-    fn note_committed(&mut self) {
+    /// The own state that was on its way is committed.
+    fn commit(&mut self) {
         if let Some(flight) = self.announced.flight.take() {
-            self.commit(flight);
+            self.announced.began = true;
+            self.exit.left |= flight.is_last;
+            self.holding.note_state(flight.seq);
+            self.announced.committed = Some(flight);
         }
-    }
-
-    fn commit(&mut self, flight: Flight) {
-        self.announced.began = true;
-        self.exit.left |= flight.is_last;
-        self.holding.note_state(flight.seq);
-        self.announced.capacity = flight.capacity;
-        (self.announced.allowance, self.announced.acknowledged) = (Some(flight.allowance), flight.seen);
     }
 
     /// Opens the own seat again after a time.
@@ -368,25 +354,22 @@ impl Member {
 
     // ## Admissions
 
-    /// The allowances that bound the admissions: of the last committed state, and of the one on its way.
-    fn allowances(&self) -> impl Iterator<Item = &Allowance> {
-        self.announced.allowance.iter().chain(self.announced.flight.as_ref().map(|flight| &flight.allowance))
+    /// The states that bound the admissions: the last committed one, and the one on its way.
+    fn announcements(&self) -> impl Iterator<Item = &Announcement> {
+        self.announced.committed.iter().chain(&self.announced.flight)
     }
 
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&self, now: Clocks) -> GroupPart {
-        let Some(allowance) =
-            self.announced.allowance.filter(|_| !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict())
-        else {
-            return GroupPart::NONE;
-        };
-        let left = (allowance.made + allowance.time).since(now.fast);
+        let may_admit = !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict();
+        let Some(last) = self.announced.committed.as_ref().filter(|_| may_admit) else { return GroupPart::NONE };
+        let left = last.until.since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let later = self.holding.later().sum();
         GroupPart {
             limit: self.holding.hold().saturating_sub(later),
             until,
-            admitted: self.allowances().map(|allowance| allowance.until_total).min().unwrap_or(0),
+            admitted: self.announcements().map(|state| state.until_total).min().unwrap_or(0),
             pace: self.split.target,
             growth: self.split.growth(&self.params, later),
             rejects: self.split.is_met(now.slow),
@@ -395,12 +378,12 @@ impl Member {
 
     /// The state of the member.
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
-        let is_used = self.allowances().any(|allowance| total >= allowance.until_total);
-        match self.announced.allowance {
+        let is_used = self.announcements().any(|state| total >= state.until_total);
+        match &self.announced.committed {
             _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
-            Some(allowance) if is_used || now.fast > allowance.made + allowance.time => MemberState::Waiting,
+            Some(last) if is_used || now.fast > last.until => MemberState::Waiting,
             Some(_) => MemberState::Active,
         }
     }
@@ -475,7 +458,7 @@ impl Member {
 
     /// The admissions that the last committed state announced.
     pub fn ahead(&self) -> u64 {
-        self.announced.allowance.map_or(0, |allowance| allowance.ahead)
+        self.announced.committed.as_ref().map_or(0, |last| last.ahead)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{Admissions, Allowance, Flight, LogCall, Member, OwnOpening, Told};
+use super::{Admissions, Announcement, LogCall, Member, OwnOpening, Told};
 use crate::allocator::Part;
 use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
@@ -160,11 +160,11 @@ impl Member {
     fn count_silence(&mut self, now: Clocks) {
         let heartbeats = self.schedule.times.heartbeat * 2;
         let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
-        let hears = match self.announced.allowance {
+        let hears = match &self.announced.committed {
             // A member that does not join writes no states.
             _ if self.has_conflict() => self.openings.own.is_open,
             // While an open transaction holds up the readers, states are committed, but those of the others not read.
-            Some(allowance) => now.fast < allowance.made + heartbeats && is_read(),
+            Some(last) => now.fast < last.made + heartbeats && is_read(),
             None => false,
         };
         self.ledger.pass(now.slow, hears);
@@ -228,23 +228,21 @@ impl Member {
         };
         let loads = self.due_loads(now, loads, progress);
         let total = admissions.total();
-        let is_low = |allowance: &Allowance| {
-            let left = allowance.until_total.saturating_sub(total);
-            let spare = allowance.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
-            allowance.ahead.saturating_sub(left) > spare.min(allowance.ahead / 2)
+        let is_low = |last: &Announcement| {
+            let left = last.until_total.saturating_sub(total);
+            let spare = last.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
+            last.ahead.saturating_sub(left) > spare.min(last.ahead / 2)
         };
+        let committed = self.announced.committed.as_ref();
         // The others wait for another capacity: the least that any member has told is in force.
         let is_due = self.is_state_old(now)
-            || self.announced.capacity != self.params.capacity
-            || self.announced.allowance.as_ref().is_some_and(is_low);
+            || committed.is_some_and(|last| last.capacity != self.params.capacity || is_low(last));
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
-        let is_unacknowledged = self
-            .holding
-            .seen()
-            .iter()
-            .any(|(giver, id)| self.announced.acknowledged.get(giver).is_none_or(|known| known < id));
-        let acknowledges = is_unacknowledged && now.slow >= self.announced.made_at + UNHURRIED;
+        let is_unacknowledged = |last: &Announcement| {
+            self.holding.seen().iter().any(|(giver, id)| last.seen.get(giver).is_none_or(|known| known < id))
+        };
+        let acknowledges = committed.is_some_and(is_unacknowledged) && now.slow >= self.announced.made_at + UNHURRIED;
         if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
             return;
         }
@@ -327,7 +325,7 @@ impl Member {
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
     fn is_state_old(&self, now: Clocks) -> bool {
-        self.announced.allowance.is_none_or(|allowance| now.fast >= allowance.made + self.schedule.times.heartbeat)
+        self.announced.committed.as_ref().is_none_or(|last| now.fast >= last.made + self.schedule.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
@@ -412,12 +410,16 @@ impl Member {
             ..self.blank_state(&self.seat, kind)
         };
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
-        let until_total = admissions.total().saturating_add(ahead);
-        let allowance = Allowance { made: now.fast, ahead, until_total, time: self.params.ahead_time };
-        let seen = self.holding.seen().clone();
-        let is_last = kind == StateKind::Left;
-        let (seq, capacity) = (state.seq, self.params.capacity);
-        self.announced.flight = Some(Flight { seq, capacity, is_last, allowance, seen });
+        self.announced.flight = Some(Announcement {
+            seq: state.seq,
+            capacity: self.params.capacity,
+            is_last: kind == StateKind::Left,
+            made: now.fast,
+            ahead,
+            until_total: admissions.total().saturating_add(ahead),
+            until: now.fast + self.params.ahead_time,
+            seen: state.seen.clone(),
+        });
         if let Some(loads) = &loads {
             self.announced.told = Some(Told { loads: loads.loads.clone(), rules: loads.rules, at: now.slow });
         }

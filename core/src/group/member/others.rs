@@ -51,7 +51,7 @@ impl Member {
         let limit = self.silence_limit();
         let conflicts = self.has_conflict();
         let is_alone = || self.ledger.live(limit).all(|(name, _)| *name == self.seat);
-        if if conflicts { !is_alone() } else { self.announced.allowance.is_none() } {
+        if if conflicts { !is_alone() } else { self.announced.committed.is_none() } {
             return;
         }
         let takers: BTreeSet<&Arc<str>> = self.ledger.open_moves().map(|(_, _, one)| &one.to).collect();
