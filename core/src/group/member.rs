@@ -22,7 +22,7 @@ use strum::IntoStaticStr;
 use super::charged::Charged;
 use super::control::{Event, OpeningNumber};
 use super::ledger::{LastState, SeatLedger};
-use super::state::{BANK, Loads, SeatLoads, SeatRecord, State, StateKind, Terms};
+use super::state::{BANK, SeatLoads, SeatRecord, State, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
@@ -137,15 +137,8 @@ struct Announced {
     began: bool,
     /// The time at which the last state was made.
     made_at: Time,
-    told: Option<Told>,
-}
-
-/// The loads that the log was told last.
-#[derive(Debug)]
-struct Told {
-    loads: Loads,
-    rules: u64,
-    at: Time,
+    /// The loads that the log was told last, and the time of that.
+    told: Option<(SeatLoads, Time)>,
 }
 
 /// The end of a membership.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{Admissions, Announcement, LogCall, Member, OwnOpening, Told};
+use super::{Admissions, Announcement, LogCall, Member, OwnOpening};
 use crate::allocator::Part;
 use crate::group::charged::Charged;
 use crate::group::ledger::SeatLedger;
@@ -330,10 +330,10 @@ impl Member {
 
     /// The loads, if they are to be told.
     fn due_loads(&self, now: Clocks, loads: &Loads, progress: Option<Progress>) -> Option<SeatLoads> {
-        let is_due = self.announced.told.as_ref().is_none_or(|told| {
+        let is_due = self.announced.told.as_ref().is_none_or(|(told, at)| {
             // The age of the last state says nothing: a busy member makes states all the time, most of them without
             // loads.
-            let is_old = now.slow >= told.at + self.schedule.times.heartbeat;
+            let is_old = now.slow >= *at + self.schedule.times.heartbeat;
             let tells_progress = progress.is_some() && is_old;
             let has_changed = *loads != told.loads && (is_old || self.have_loads_moved(&told.loads, loads));
             has_changed || tells_progress || self.params.rules != told.rules
@@ -421,7 +421,7 @@ impl Member {
             seen: state.seen.clone(),
         });
         if let Some(loads) = &loads {
-            self.announced.told = Some(Told { loads: loads.loads.clone(), rules: loads.rules, at: now.slow });
+            self.announced.told = Some((loads.clone(), now.slow));
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
         calls.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
