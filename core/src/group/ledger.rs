@@ -42,8 +42,6 @@ pub struct SeatLedger {
     issue: Option<u64>,
     pub(super) clients: ClientTable,
     told: BTreeMap<Arc<str>, Told>,
-    /// Counts changes of loads.
-    changes: u64,
     /// Everything below this offset was read.
     position: u64,
     /// The last event was an end of the log. Only then is this the truth of one moment: between two ends it may lack
@@ -60,13 +58,13 @@ impl SeatLedger {
             SeatRecord::State(state) => return self.apply_state(now, state),
             SeatRecord::Loads(loads) => {
                 let told = self.told.entry(Arc::clone(&loads.seat)).or_default();
-                self.changes += u64::from(self.clients.update(&mut told.loads, &loads.loads));
+                self.clients.update(&mut told.loads, &loads.loads);
                 (told.progress, told.rules) = (loads.progress.or(told.progress), loads.rules);
             }
             SeatRecord::Tombstone(seat) => drop(self.seats.remove(seat)),
             SeatRecord::LoadsTombstone(seat) => {
                 if let Some(mut told) = self.told.remove(seat) {
-                    self.changes += u64::from(self.clients.update(&mut told.loads, &[]));
+                    self.clients.update(&mut told.loads, &[]);
                 }
             }
         }
@@ -199,10 +197,5 @@ impl SeatLedger {
     /// The sum over the rules of run time that a member told last.
     pub fn rules(&self, seat: &str) -> u64 {
         self.told.get(seat).map_or(0, |told| told.rules)
-    }
-
-    /// Counts changes of loads.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct ClientTable {
     numbers: HashMap<Arc<str>, u32>,
     rows: Vec<ClientRow>,
     free: Vec<u32>,
+    /// Counts changes of loads, those of this member included.
+    pub(crate) changes: u64,
     /// A buffer, since most loads of a large group change nothing.
     scratch: Vec<(u32, Load)>,
 }
@@ -58,18 +60,17 @@ impl ClientTable {
         self.numbers.get(name).map(|&number| number as usize)
     }
 
-    /// Takes over all loads of a member. Returns whether any changed.
-    pub(crate) fn update(&mut self, known: &mut MemberLoads, loads: &[(Arc<str>, Load)]) -> bool {
+    /// Takes over all loads of a member.
+    pub(crate) fn update(&mut self, known: &mut MemberLoads, loads: &[(Arc<str>, Load)]) {
         let mut new = std::mem::take(&mut self.scratch);
         let named = loads.iter().filter(|(_, load)| *load != Load::default());
         new.extend(named.map(|(name, load)| (self.acquire(name), load.clamped())));
         new.sort_unstable_by_key(|&(number, _)| number);
         known.0.iter().for_each(|&(number, _)| self.release(number));
-        let changed = known.0 != new;
+        self.changes += u64::from(known.0 != new);
         known.0.clone_from(&new);
         new.clear();
         self.scratch = new;
-        changed
     }
 
     fn acquire(&mut self, name: &Arc<str>) -> u32 {

@@ -45,7 +45,6 @@ pub(super) struct Targets {
     splitter: Splitter,
     smooth: SmoothTargets,
     own_loads: MemberLoads,
-    own_changes: u64,
     /// The last split, with its inputs.
     split: Option<(Basis, Vec<u64>)>,
     /// The time since which the hold has been below the target.
@@ -54,12 +53,11 @@ pub(super) struct Targets {
     rise: Option<(Time, u64)>,
 }
 
-/// The inputs of a split: the numbers of changes of what is too long to compare.
+/// The inputs of a split: of the loads, which are too long to compare, the number of their changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Basis {
     live: Vec<Arc<str>>,
     loads: u64,
-    own: u64,
     capacity: u64,
     turn: u64,
 }
@@ -74,7 +72,6 @@ impl Targets {
             splitter: Splitter::default(),
             smooth: SmoothTargets::default(),
             own_loads: MemberLoads::default(),
-            own_changes: 0,
             split: None,
             short_since: None,
             rise: None,
@@ -180,9 +177,9 @@ impl Member {
         let own = live.binary_search(&self.seat).expect("this seat is among them");
         let capacity = self.capacity();
         let split = &mut self.split;
-        split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, loads));
+        self.ledger.clients.update(&mut split.own_loads, loads);
         let turn = now.slow.as_nanos() / nanos(TURN);
-        let basis = Basis { live, loads: self.ledger.changes(), own: split.own_changes, capacity, turn };
+        let basis = Basis { live, loads: self.ledger.clients.changes, capacity, turn };
         if split.split.as_ref().is_none_or(|(last, _)| *last != basis) {
             let none = MemberLoads::default();
             let members = basis.live.iter().map(|name| match *name == self.seat {
