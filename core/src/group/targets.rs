@@ -11,7 +11,7 @@
 
 mod smooth;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::{cmp::Reverse, sync::Arc};
 
 use super::demand::SMALL_LOADS;
@@ -108,10 +108,8 @@ pub(crate) struct Splitter {
     /// The group of each claim's client, and the claims of the groups.
     claim_groups: Vec<Option<usize>>,
     group_claims: Vec<GroupClaim>,
-    /// The parts of all clients with a load at this member, by number.
+    /// The parts of all clients with a load, by number; under that of unnamed clients' load, the part of each of them.
     parts: Vec<Option<Part>>,
-    /// The parts of unnamed clients, by the number of their load.
-    unnamed: BTreeMap<usize, Part>,
     /// The part of each group's demand that is here.
     group_ratios: Vec<Ratio>,
     /// The demand of each client, by number, and the members that have it.
@@ -119,14 +117,9 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// The part of a client at this member, at the last split.
+    /// The part of a client, or of each of those that are too small to be named, at this member, at the last split.
     pub(crate) fn part(&self, number: usize) -> Option<Part> {
         self.parts.get(number).copied().flatten()
-    }
-
-    /// The part of each client that is too small to be named, by the number of their load.
-    pub(crate) fn unnamed_part(&self, number: usize) -> Option<Part> {
-        self.unnamed.get(&number).copied()
     }
 
     /// Splits the capacity over members by their loads. The targets are in the order of the members, and add up to the
@@ -135,7 +128,6 @@ impl Splitter {
         self.sum_up(input);
         self.parts.clear();
         self.parts.resize(input.clients.len(), None);
-        self.unnamed.clear();
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
             let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
             return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
@@ -167,9 +159,7 @@ impl Splitter {
         };
         for name in input.shares.groups.iter().map(|name| &**name).chain(input.shares.groups.is_empty().then_some("")) {
             let Some(number) = input.clients.number(name) else { continue };
-            if let Some(part) = self.part_of_unnamed(input, number) {
-                self.unnamed.insert(number, part);
-            }
+            self.parts[number] = self.part_of_unnamed(input, number);
         }
         self.find_group_ratios(input);
         targets

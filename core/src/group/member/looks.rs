@@ -105,12 +105,8 @@ impl Targets {
     }
 
     pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
-        let number = |name: &str| ledger.clients.number(name);
-        let named = number(client).and_then(|number| self.splitter.part(number));
-        named.or_else(|| {
-            let unnamed = number(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client))?;
-            self.splitter.unnamed_part(unnamed)
-        })
+        let part = |name: &str| self.splitter.part(ledger.clients.number(name)?);
+        part(client).or_else(|| part(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client)))
     }
 
     pub fn group_ratio(&self, name: &str) -> Option<Ratio> {
