@@ -34,7 +34,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, GroupPolicy, Limit, Mode, Policy, Window};
 use crate::rules::Origin;
-use crate::units::{MARGIN, NANOS_PER_MILLI, Ratio, Time, lengthened, nanos};
+use crate::units::{NANOS_PER_MILLI, Time, lengthened, nanos};
 use state::Terms;
 
 /// The bounds of the default time for which a state's announced admissions may be made: three cycles.
@@ -74,10 +74,6 @@ pub struct GroupParams {
     pub forget_after: Duration,
     /// The time between two looks, the checks of whether to write a state.
     pub look: Duration,
-    /// The part of the capacity that stays with members without demand, for their first records.
-    pub standby: Ratio,
-    /// The most by which clocks differ in rate. Times that must not be too short are lengthened by it.
-    pub margin: Ratio,
     /// A digest of the other settings in which the instances must agree.
     pub digest: u32,
     /// The sum over the rules of run time in force, which the other members are told.
@@ -97,8 +93,6 @@ impl GroupParams {
             silence,
             forget_after: FORGET_AFTER,
             look,
-            standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
-            margin: MARGIN,
             digest: digest(policy),
             rules: 0,
         }
@@ -110,14 +104,9 @@ impl GroupParams {
         (cycle * 3).clamp(AHEAD_TIMES.0, AHEAD_TIMES.1)
     }
 
-    /// A time that is no shorter than `duration` on any clock of the group.
-    pub fn lengthened(&self, duration: Duration) -> Duration {
-        lengthened(duration, self.margin)
-    }
-
     /// The length of a member's window: a cycle on any clock of the group.
     pub fn window(&self) -> Duration {
-        self.lengthened(self.cycle)
+        lengthened(self.cycle)
     }
 
     /// The times of a member of a group of this size.
@@ -203,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::policy::{ClientPattern, Lending};
-    use crate::units::Weight;
+    use crate::units::{Ratio, Weight};
 
     const SECOND: Duration = Duration::from_secs(1);
 

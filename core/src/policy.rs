@@ -14,7 +14,7 @@ use crate::offset_map::MapBudget;
 pub use crate::pattern::ClientPattern;
 use crate::rules::{Field, Rank, Rule, Rules};
 pub use crate::units::Limit;
-use crate::units::{MARGIN, Ratio, Weight, lengthened};
+use crate::units::{Ratio, Weight, lengthened};
 
 /// The policy of one service.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,7 +116,7 @@ impl Policy {
     pub fn window_length(&self) -> Duration {
         match self.scope {
             Scope::Instance => self.cycle,
-            Scope::Group => lengthened(self.cycle, MARGIN),
+            Scope::Group => lengthened(self.cycle),
         }
     }
 

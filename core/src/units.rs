@@ -112,12 +112,12 @@ pub const MAX_CAPACITY: u64 = 1_000_000_000_000;
 pub const LAST_MS: i64 = 253_402_300_799_999;
 
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
-pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
+const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 
-/// A time that is no shorter than `duration` on any clock that differs by at most `margin`.
-pub fn lengthened(duration: Duration, margin: Ratio) -> Duration {
+/// A time that is no shorter than `duration` on the clock of any machine of the group.
+pub fn lengthened(duration: Duration) -> Duration {
     let nanos = u128::from(nanos(duration));
-    let more = (nanos * u128::from(margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
+    let more = (nanos * u128::from(MARGIN.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
     Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
 }
 

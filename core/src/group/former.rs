@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 
-use crate::units::{MARGIN, Time, lengthened};
+use crate::units::{Time, lengthened};
 
 /// The format of posts and bounds, the first byte of each.
 const FORMAT: u8 = 1;
@@ -80,7 +80,7 @@ impl FormerMember {
     fn is_live(&self, now: Time) -> bool {
         let is_bound = |seq| self.bound.as_ref().is_some_and(|bound| bound.seqs.contains(&seq));
         let may_admit = |post: &FormerPost| !post.left && !is_bound(post.seq);
-        self.post.as_ref().is_some_and(|(post, read)| may_admit(post) && now < *read + lengthened(post.lease, MARGIN))
+        self.post.as_ref().is_some_and(|(post, read)| may_admit(post) && now < *read + lengthened(post.lease))
     }
 }
 

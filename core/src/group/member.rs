@@ -27,7 +27,7 @@ use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
 use crate::scheduler::GroupPart;
-use crate::units::{Ratio, Time};
+use crate::units::{Ratio, Time, lengthened};
 use holding::Holding;
 use looks::Targets;
 use others::Other;
@@ -313,7 +313,7 @@ impl Member {
         }
         charged.add_slices(*read, &state.slices);
         let ahead_time = Duration::from_millis(state.ahead_time_ms);
-        charged.add(*read + self.params.lengthened(ahead_time), state.ahead);
+        charged.add(*read + lengthened(ahead_time), state.ahead);
         charged
     }
 

@@ -17,12 +17,11 @@ use std::{cmp::Reverse, sync::Arc};
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
-use super::{GroupParams, Mode};
 use crate::allocator::{
     AllocationParams, Claim, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator, LevelClaims, MAX_CLAIMS,
     Part, Wants,
 };
-use crate::policy::Policy;
+use crate::policy::{Mode, Policy};
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
 
@@ -74,12 +73,15 @@ impl Shares {
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
 const FRACTION_BITS: u32 = 16;
 
+/// The capacity ÷ this stays with members without demand, for their first records.
+const STANDBY: u64 = 100;
+
 /// A client wants clearly more than its default share if its wants are larger by more than the share ÷ this.
 const CLEARLY: u64 = 8;
 
 /// The members' loads, and all else that a split depends on.
 pub(crate) struct SplitInput<'a> {
-    pub(crate) params: &'a GroupParams,
+    pub(crate) mode: Mode,
     pub(crate) capacity: u64,
     pub(crate) shares: &'a Shares,
     pub(crate) clients: &'a ClientTable,
@@ -153,7 +155,7 @@ impl Splitter {
             self.fair.count(grant);
         }
         self.fair.settle();
-        let targets = match input.params.mode {
+        let targets = match input.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
         };
@@ -224,7 +226,7 @@ impl Splitter {
             let is_new = total.wants == 0 && total.demand > 0;
             let share = self.default_shares.get(number).copied().unwrap_or(0);
             // As within an instance: a client that clearly wants more than in the last cycle claims its share at once.
-            let returns = input.params.mode == Mode::Shape && total.demand > total.wants + share / CLEARLY;
+            let returns = input.mode == Mode::Shape && total.demand > total.wants + share / CLEARLY;
             let least = if returns { share } else { 0 };
             let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants.max(least)) };
             self.claims.push(Claim { weight, wants, credit: Credit::default() });
@@ -235,11 +237,11 @@ impl Splitter {
     /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no
     /// client uses, evenly.
     fn split_by_demand(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
-        let SplitInput { params, capacity, members, .. } = input;
+        let SplitInput { capacity, members, .. } = input;
         let count = members.len() as u64;
         let standby = match count {
             1 => 0,
-            _ => (u128::from(*capacity) * u128::from(params.standby.millionths()) / 1_000_000) as u64 / count,
+            _ => capacity / STANDBY / count,
         };
         let demand = |(&number, grant): (&usize, &Grant)| Demand {
             demand: u128::from(self.totals[number].demand) << FRACTION_BITS,
