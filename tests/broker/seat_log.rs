@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, thread};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use watermaster_core::group::control::{ControlLog as _, Event, OpeningNumber};
+use watermaster_core::group::control::{ControlLog as _, Event, LogCall, OpeningNumber};
 use watermaster_core::group::state::{BANK, Load, SeatLoads, SeatRecord, State, StateKind, Terms};
 use watermaster_core::group::wire;
 use watermaster_core::policy::Mode;
@@ -159,7 +159,7 @@ impl Member {
 
     fn begin_to_open(&mut self, seat: &str) -> OpeningNumber {
         self.attempts += 1;
-        self.log.open(seat, self.attempts);
+        self.log.call(LogCall::Open { seat: seat.into(), attempt: self.attempts });
         self.attempts
     }
 
@@ -193,8 +193,14 @@ impl Member {
 
     /// Writes a state. Returns whether it is committed.
     fn write(&mut self, attempt: OpeningNumber, state: &State) -> bool {
-        self.log.write(attempt, state, None);
+        self.begin_to_write(attempt, state, None);
         self.written(attempt)
+    }
+
+    fn begin_to_write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+        let loads = loads.cloned().map(SeatRecord::Loads);
+        let records = [SeatRecord::State(state.clone())].into_iter().chain(loads).collect();
+        self.log.call(LogCall::Write { attempt, records });
     }
 
     fn written(&mut self, attempt: OpeningNumber) -> bool {
@@ -254,7 +260,7 @@ fn states_are_read_back_as_they_were_written() {
     let bank = member.open(BANK);
     let loads = [("one".into(), Load { demand: 3, wants: 2 })].into();
     let loads = SeatLoads { seat: "a".into(), loads, progress: None, rules: 0 };
-    member.log.write(own, &state("a", 1), Some(&loads));
+    member.begin_to_write(own, &state("a", 1), Some(&loads));
     assert!(member.written(own));
     assert!(member.write(bank, &state(BANK, 1)), "two seats are open at the same time");
     assert!(member.write(own, &state("a", 2)), "a producer writes more than once");
@@ -268,7 +274,7 @@ fn states_are_read_back_as_they_were_written() {
     ];
     assert!(member.read.iter().map(|(_, record)| record).eq(&expected), "{:?}", member.read);
 
-    member.log.close(own);
+    member.log.call(LogCall::Close { attempt: own });
     assert!(!member.write(own, &state("a", 3)), "nothing is written under an opening that was closed");
     assert_eq!(member.news, [], "an opening that was closed says nothing more");
 }
@@ -438,7 +444,7 @@ fn a_record_that_is_too_large_names_the_setting() {
     let log = Log { broker, topic: topic.name.clone() };
     let mut member = log.member();
     let own = member.open("a");
-    member.log.write(own, &state("a", 1), Some(&large_loads(30_000)));
+    member.begin_to_write(own, &state("a", 1), Some(&large_loads(30_000)));
     let error = member.error();
     let said = error.to_string();
     assert!(matches!(error, SeatLogError::Refused { .. }) && said.contains("max.message.bytes"), "{said}");
@@ -455,7 +461,7 @@ fn a_newcomer_is_told_of_no_end_before_the_end() {
     let mut member = log.member();
     let own = member.open("a");
     for seq in 1..=10 {
-        member.log.write(own, &state("a", seq), Some(&large_loads(800_000)));
+        member.begin_to_write(own, &state("a", seq), Some(&large_loads(800_000)));
         assert!(member.written(own));
     }
     let end = log.settled();
@@ -521,7 +527,7 @@ fn an_opening_and_an_exchange_take_little_time() {
     let (mut committed, mut read) = (Vec::new(), Vec::new());
     for seq in 1..=EXCHANGES {
         let began = Instant::now();
-        member.log.write(own, &state("a", seq), None);
+        member.begin_to_write(own, &state("a", seq), None);
         let (mut is_committed, mut is_read) = (false, false);
         member.wait("an exchange", |member| {
             if !is_committed && member.news.pop().is_some() {
@@ -581,7 +587,7 @@ mod long {
         let mut member = log.member();
         let mut own = member.open("a");
         (1..=5).for_each(|seq| assert!(member.write(own, &state("a", seq))));
-        member.log.close(own);
+        member.log.call(LogCall::Close { attempt: own });
         let other = log.producer("a");
         (6..=8).for_each(|seq| log.produce(&other, state("a", seq)));
         other.abort_transaction(TIMEOUT).expect("the transaction ends");

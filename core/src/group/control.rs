@@ -5,7 +5,9 @@
 //! their producers, and then to ask for the end of the log, open transactions included. The seat is open once the
 //! reader has reached an end of the log that is no earlier.
 
-use super::state::{SeatLoads, SeatRecord, State};
+use std::sync::Arc;
+
+use super::state::SeatRecord;
 
 /// The number of an opening. It is never used again.
 pub type OpeningNumber = u64;
@@ -26,6 +28,18 @@ pub enum Event {
     Written { attempt: OpeningNumber, committed: bool },
 }
 
+/// A call to the control log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogCall {
+    /// Begins to open a seat. Openings of different seats may be under way at the same time. An earlier opening of the
+    /// same seat is over.
+    Open { seat: Arc<str>, attempt: OpeningNumber },
+    /// Writes a state and perhaps loads, or removes both, in one transaction of an opening. One is under way at a time.
+    Write { attempt: OpeningNumber, records: Vec<SeatRecord> },
+    /// Ends an opening: nothing more will be written under it.
+    Close { attempt: OpeningNumber },
+}
+
 /// A reader of the control log, and the producers of the seats that this member has opened.
 pub trait ControlLog {
     /// A failure after which the log has to be opened anew: records are gone, or may not be read.
@@ -36,13 +50,6 @@ pub trait ControlLog {
     /// # Errors
     /// The log can't be read any more.
     fn poll(&mut self) -> Result<Option<Event>, Self::Error>;
-    /// Begins to open a seat. Openings of different seats may be under way at the same time. An earlier opening of the
-    /// same seat is over.
-    fn open(&mut self, seat: &str, attempt: OpeningNumber);
-    /// Writes a state, and perhaps loads, in one transaction of an opening. One is under way at a time.
-    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>);
-    /// Removes a seat's state and loads from the log, in one transaction of an opening.
-    fn remove(&mut self, attempt: OpeningNumber, seat: &str);
-    /// Ends an opening: nothing more will be written under it.
-    fn close(&mut self, attempt: OpeningNumber);
+    /// Makes a call, whose outcome is an event.
+    fn call(&mut self, call: LogCall);
 }

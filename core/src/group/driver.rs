@@ -4,9 +4,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use strum::VariantNames;
 
-use super::control::{ControlLog, Event, OpeningNumber};
+use super::control::{ControlLog, Event, LogCall, OpeningNumber};
 use super::demand::DemandMeter;
-use super::member::{Admissions, LogCall, Member};
+use super::member::{Admissions, Member};
 use super::state::{BANK, Progress, SeatRecord, StateKind};
 use super::targets::Shares;
 use super::{Clocks, GroupParams};
@@ -165,11 +165,11 @@ impl Driver {
 
     fn obey<L: ControlLog>(&mut self, now: Time, calls: Vec<LogCall>, log: &mut L) {
         for call in calls {
-            match call {
-                LogCall::Open { seat, attempt } => {
-                    let opened = match &*seat {
+            match &call {
+                LogCall::Open { seat, .. } => {
+                    let opened = match &**seat {
                         BANK => OpenedSeat::Bank,
-                        _ if seat == *self.member.seat() => OpenedSeat::Own,
+                        _ if seat == self.member.seat() => OpenedSeat::Own,
                         _ => OpenedSeat::Other,
                     };
                     self.counts.openings[opened as usize] += 1;
@@ -177,19 +177,17 @@ impl Driver {
                         // A state that is in doubt may never come.
                         self.sent.clear();
                     }
-                    log.open(&seat, attempt);
                 }
-                LogCall::Write { attempt, state, loads } => {
-                    match state.kind {
-                        StateKind::Own => self.sent.push_back((state.seq, now)),
-                        StateKind::Claimed => self.claim = Some(attempt),
-                        StateKind::Left | StateKind::Bank => {}
+                LogCall::Write { attempt, records } => match records.first() {
+                    Some(SeatRecord::State(state)) if state.kind == StateKind::Own => {
+                        self.sent.push_back((state.seq, now));
                     }
-                    log.write(attempt, &state, loads.as_ref());
-                }
-                LogCall::Remove { attempt, seat } => log.remove(attempt, &seat),
-                LogCall::Close { attempt } => log.close(attempt),
+                    Some(SeatRecord::State(state)) if state.kind == StateKind::Claimed => self.claim = Some(*attempt),
+                    _ => {}
+                },
+                LogCall::Close { .. } => {}
             }
+            log.call(call);
         }
     }
 

@@ -20,9 +20,9 @@ use std::{sync::Arc, time::Duration};
 use strum::IntoStaticStr;
 
 use super::charged::Charged;
-use super::control::{Event, OpeningNumber};
+use super::control::{Event, LogCall, OpeningNumber};
 use super::ledger::{LastState, SeatLedger};
-use super::state::{BANK, SeatLoads, SeatRecord, State, StateKind, Terms};
+use super::state::{BANK, SeatLoads, SeatRecord, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::Part;
@@ -50,19 +50,6 @@ pub trait Admissions {
     /// Adds admissions of earlier lives and of other seats to the window. They count from `at` on, which is no later
     /// than `now`.
     fn charge(&mut self, now: Time, at: Time, count: u64);
-}
-
-/// A call that the owner has to make at the control log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogCall {
-    /// [`ControlLog::open`](super::control::ControlLog::open).
-    Open { seat: Arc<str>, attempt: OpeningNumber },
-    /// [`ControlLog::write`](super::control::ControlLog::write).
-    Write { attempt: OpeningNumber, state: Box<State>, loads: Option<SeatLoads> },
-    /// [`ControlLog::remove`](super::control::ControlLog::remove).
-    Remove { attempt: OpeningNumber, seat: Arc<str> },
-    /// [`ControlLog::close`](super::control::ControlLog::close).
-    Close { attempt: OpeningNumber },
 }
 
 /// The state of a member.
@@ -194,7 +181,7 @@ impl Member {
 
     // ## News from the log
 
-    /// Takes over what the log tells. Returns calls to make.
+    /// Takes over what the log tells. Returns the calls that the owner has to make.
     pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<LogCall> {
         let mut calls = Vec::new();
         match event {

@@ -6,10 +6,10 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::{sync::Arc, time::Duration};
 
-use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
+use watermaster_core::group::control::{ControlLog, Event, LogCall, OpeningNumber};
 use watermaster_core::group::driver::Driver;
 use watermaster_core::group::member::Member;
-use watermaster_core::group::state::{SeatLoads, SeatRecord, State};
+use watermaster_core::group::state::SeatRecord;
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::offset_map;
@@ -123,9 +123,18 @@ impl ControlLog for SimLog {
         Ok(None)
     }
 
-    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
+    fn call(&mut self, call: LogCall) {
+        match call {
+            LogCall::Open { seat, attempt } => self.open(seat, attempt),
+            LogCall::Write { attempt, records } => self.write(attempt, records),
+            LogCall::Close { attempt } => drop(self.seats.remove(&attempt)),
+        }
+    }
+}
+
+impl SimLog {
+    fn open(&mut self, seat: Arc<str>, attempt: OpeningNumber) {
         let mut shared = self.shared.borrow_mut();
-        let seat: Arc<str> = Arc::from(seat);
         self.seats.retain(|_, other| *other != seat);
         self.seats.insert(attempt, Arc::clone(&seat));
         let took = shared.random.millis(100, 1_500);
@@ -139,7 +148,9 @@ impl ControlLog for SimLog {
         self.events.push((at, Event::Opened { attempt, end: 0 }));
     }
 
-    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+    fn write(&mut self, attempt: OpeningNumber, records: Vec<SeatRecord>) {
+        let is_removal = matches!(&records[..], [SeatRecord::Tombstone(_), ..]);
+        assert!(!is_removal, "no simulated hour has passed: {records:?}");
         let mut shared = self.shared.borrow_mut();
         let took = shared.transaction();
         let at = shared.now.max(shared.away_until) + took;
@@ -147,16 +158,7 @@ impl ControlLog for SimLog {
             self.events.push((shared.now + CALL_TIMEOUT, Event::Written { attempt, committed: false }));
             return;
         }
-        let records = [SeatRecord::State(state.clone())].into_iter().chain(loads.cloned().map(SeatRecord::Loads));
-        self.writes.push((at, attempt, records.collect()));
-    }
-
-    fn remove(&mut self, _: OpeningNumber, seat: &str) {
-        panic!("no simulated hour has passed, but {seat} is removed");
-    }
-
-    fn close(&mut self, attempt: OpeningNumber) {
-        self.seats.remove(&attempt);
+        self.writes.push((at, attempt, records));
     }
 }
 

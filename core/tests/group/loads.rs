@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use watermaster_core::group::control::Event;
-use watermaster_core::group::member::{LogCall, Member};
+use watermaster_core::group::control::{Event, LogCall};
+use watermaster_core::group::member::Member;
 use watermaster_core::group::state::{BANK, Load, SeatLoads, SeatRecord};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
@@ -38,17 +38,25 @@ impl Alone {
                     }
                     self.event(Event::End(self.end), commits);
                 }
-                LogCall::Write { attempt, state, loads } => {
-                    let commits = commits || &*state.seat == BANK;
-                    self.told.extend((&*state.seat != BANK).then_some(loads));
+                LogCall::Write { attempt, records } => {
+                    let (mut is_bank, mut loads) = (false, None);
+                    for record in &records {
+                        match record {
+                            SeatRecord::State(state) => is_bank = &*state.seat == BANK,
+                            SeatRecord::Loads(told) => loads = Some(told.clone()),
+                            _ => {}
+                        }
+                    }
+                    let commits = commits || is_bank;
+                    self.told.extend((!is_bank).then_some(loads));
                     if commits {
-                        self.event(Event::Record { offset: self.end, record: SeatRecord::State(*state) }, true);
+                        self.event(Event::Record { offset: self.end, record: records[0].clone() }, true);
                         self.end += 1;
                         self.event(Event::End(self.end), true);
                     }
                     self.event(Event::Written { attempt, committed: commits }, true);
                 }
-                LogCall::Remove { .. } | LogCall::Close { .. } => {}
+                LogCall::Close { .. } => {}
             }
         }
     }

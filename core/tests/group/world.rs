@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::{fmt, sync::Arc, time::Duration};
 
 use watermaster_core::group::GroupParams;
-use watermaster_core::group::control::{Event, OpeningNumber};
-use watermaster_core::group::member::{Admissions as _, LogCall};
+use watermaster_core::group::control::{Event, LogCall, OpeningNumber};
+use watermaster_core::group::member::Admissions as _;
 use watermaster_core::group::state::{BANK, SeatRecord, State, StateKind};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::policy::{Mode, Policy};
@@ -469,10 +469,7 @@ impl World {
         }
         let (loads, before) = (node.loads(), node.member.part_now(clocks).limit);
         let commands = node.member.look(clocks, &loads, None, &mut node.greedy);
-        if commands
-            .iter()
-            .any(|command| matches!(command, LogCall::Write { state, .. } if state.kind == StateKind::Own))
-        {
+        if commands.iter().flat_map(written).any(|state| state.kind == StateKind::Own) {
             node.limit_before_write = Some(before);
         }
         self.obey(index, commands);
@@ -499,16 +496,14 @@ impl World {
                     node.producers.insert(attempt, Producer { seat, epoch: 0, call: Call::Init, number: 1 });
                     self.call(index, attempt, 1);
                 }
-                LogCall::Write { attempt, mut state, loads } => {
-                    node.wrote_last |= state.kind == StateKind::Left;
-                    if let Some(mistake) = self.mistake {
-                        mistake.spoil_write(&mut state);
+                LogCall::Write { attempt, mut records } => {
+                    for record in &mut records {
+                        let SeatRecord::State(state) = record else { continue };
+                        node.wrote_last |= state.kind == StateKind::Left;
+                        if let Some(mistake) = self.mistake {
+                            mistake.spoil_write(state);
+                        }
                     }
-                    let records = [SeatRecord::State(*state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
-                    self.produce(index, attempt, records);
-                }
-                LogCall::Remove { attempt, seat } => {
-                    let records = vec![SeatRecord::Tombstone(Arc::clone(&seat)), SeatRecord::LoadsTombstone(seat)];
                     self.produce(index, attempt, records);
                 }
                 LogCall::Close { attempt } => drop(node.producers.remove(&attempt)),
@@ -755,6 +750,17 @@ impl World {
         if total != before {
             self.circulating.push_back((self.now, total));
         }
+    }
+}
+
+/// The state that a call writes.
+fn written(call: &LogCall) -> Option<&State> {
+    match call {
+        LogCall::Write { records, .. } => match records.first()? {
+            SeatRecord::State(state) => Some(state),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

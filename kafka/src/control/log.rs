@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError as ClientError;
 use watermaster_core::delivery;
-use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
-use watermaster_core::group::state::{SeatLoads, SeatRecord, State};
+use watermaster_core::group::control::{ControlLog, Event, LogCall, OpeningNumber};
 use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
@@ -97,7 +96,7 @@ fn event(record: &LogRecord<'_>) -> Result<Event, SeatLogError> {
 pub struct SeatLog {
     opener: Arc<Opener>,
     /// The openings that are not over, each with the seat and the way to its thread, which ends without it.
-    openings: HashMap<OpeningNumber, (String, mpsc::Sender<Order>)>,
+    openings: HashMap<OpeningNumber, (Arc<str>, mpsc::Sender<Order>)>,
     reports: mpsc::Receiver<Report>,
     reader: LogReader,
     /// An end that the log had a short time ago; `None` if it has to be asked for.
@@ -163,15 +162,6 @@ impl SeatLog {
         let is_new = self.told.replace(position) != Some(position);
         is_new.then_some(Event::End(position))
     }
-
-    /// Hands records to an opening's thread.
-    fn order(&mut self, attempt: OpeningNumber, records: &[SeatRecord]) {
-        let order: Order = records.iter().map(wire::encode).collect();
-        let sent = self.openings.get(&attempt).is_some_and(|(_, thread)| thread.send(order).is_ok());
-        if !sent {
-            self.opener.report(Ok(Event::Written { attempt, committed: false }));
-        }
-    }
 }
 
 impl ControlLog for SeatLog {
@@ -200,28 +190,26 @@ impl ControlLog for SeatLog {
         }
     }
 
-    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
-        self.openings.retain(|_, (opened, _)| opened != seat);
-        match opening::start(&self.opener, seat, attempt) {
-            Ok(thread) => drop(self.openings.insert(attempt, (seat.to_owned(), thread))),
-            Err(error) => {
-                tracing::warn!("control log: no thread to open seat {seat:?}: {error}");
-                self.opener.report(Ok(Event::Failed { attempt }));
+    fn call(&mut self, call: LogCall) {
+        match call {
+            LogCall::Open { seat, attempt } => {
+                self.openings.retain(|_, (opened, _)| *opened != seat);
+                match opening::start(&self.opener, &seat, attempt) {
+                    Ok(thread) => drop(self.openings.insert(attempt, (seat, thread))),
+                    Err(error) => {
+                        tracing::warn!("control log: no thread to open seat {seat:?}: {error}");
+                        self.opener.report(Ok(Event::Failed { attempt }));
+                    }
+                }
             }
+            LogCall::Write { attempt, records } => {
+                let order: Order = records.iter().map(wire::encode).collect();
+                let sent = self.openings.get(&attempt).is_some_and(|(_, thread)| thread.send(order).is_ok());
+                if !sent {
+                    self.opener.report(Ok(Event::Written { attempt, committed: false }));
+                }
+            }
+            LogCall::Close { attempt } => drop(self.openings.remove(&attempt)),
         }
-    }
-
-    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
-        let loads = loads.map(|loads| SeatRecord::Loads(loads.clone()));
-        let records: Vec<SeatRecord> = [SeatRecord::State(state.clone())].into_iter().chain(loads).collect();
-        self.order(attempt, &records);
-    }
-
-    fn remove(&mut self, attempt: OpeningNumber, seat: &str) {
-        self.order(attempt, &[SeatRecord::Tombstone(seat.into()), SeatRecord::LoadsTombstone(seat.into())]);
-    }
-
-    fn close(&mut self, attempt: OpeningNumber) {
-        self.openings.remove(&attempt);
     }
 }

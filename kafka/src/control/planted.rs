@@ -2,8 +2,8 @@
 
 use std::{ops::Deref, time::Duration};
 
-use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
-use watermaster_core::group::state::{BANK, SeatLoads, SeatRecord, State};
+use watermaster_core::group::control::{ControlLog, Event, LogCall};
+use watermaster_core::group::state::{BANK, SeatRecord};
 use watermaster_settings as settings;
 
 use super::log::{SeatLog, SeatLogError};
@@ -57,20 +57,10 @@ impl ControlLog for PlantedSeatLog {
         Ok(None)
     }
 
-    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
-        self.log.open(seat, attempt);
-    }
-
-    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
-        failpoint::reach("before_state");
-        self.log.write(attempt, state, loads);
-    }
-
-    fn remove(&mut self, attempt: OpeningNumber, seat: &str) {
-        self.log.remove(attempt, seat);
-    }
-
-    fn close(&mut self, attempt: OpeningNumber) {
-        self.log.close(attempt);
+    fn call(&mut self, call: LogCall) {
+        if matches!(call, LogCall::Write { .. }) {
+            failpoint::reach("before_state");
+        }
+        self.log.call(call);
     }
 }

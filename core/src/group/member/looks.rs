@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{Admissions, Announcement, LogCall, Member, OwnOpening};
+use super::{Admissions, Announcement, Member, OwnOpening};
 use crate::allocator::Part;
 use crate::group::charged::Charged;
+use crate::group::control::LogCall;
 use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
-use crate::group::state::{Loads, Progress, SeatLoads, State, StateKind};
+use crate::group::state::{Loads, Progress, SeatLoads, SeatRecord, State, StateKind};
 use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
 use crate::group::{Clocks, GroupParams};
 use crate::policy::Mode;
@@ -417,6 +418,7 @@ impl Member {
             self.announced.told = Some((loads.clone(), now.slow));
         }
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
-        calls.push(LogCall::Write { attempt: self.openings.own.attempt, state: Box::new(state), loads });
+        let records = [SeatRecord::State(state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
+        calls.push(LogCall::Write { attempt: self.openings.own.attempt, records });
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::{sync::Arc, time::Duration};
 
-use super::{LogCall, Member, holding::Holding};
+use super::{Member, holding::Holding};
 use crate::group::Clocks;
 use crate::group::charged::Charged;
-use crate::group::control::{Event, OpeningNumber};
+use crate::group::control::{Event, LogCall, OpeningNumber};
 use crate::group::ledger::LastState;
-use crate::group::state::{BANK, State, StateKind};
+use crate::group::state::{BANK, SeatRecord, State, StateKind};
 use crate::units::Time;
 
 /// The silence after which a seat whose owner left may be claimed.
@@ -139,20 +139,20 @@ impl Member {
         if self.needs_memory() {
             return;
         }
-        let write = |state| LogCall::Write { attempt, state: Box::new(state), loads: None };
-        let call = match &*name {
+        let write = |state| vec![SeatRecord::State(state)];
+        let records = match &*name {
             BANK => self.find_mint(now).map(write),
             _ if self.ledger.is_forgettable(&name, self.params.forget_after) => {
-                Some(LogCall::Remove { attempt, seat: Arc::clone(&name) })
+                Some(vec![SeatRecord::Tombstone(Arc::clone(&name)), SeatRecord::LoadsTombstone(name)])
             }
             _ => self.find_claim(now, &name, seq).map(write),
         };
-        match call.filter(|_| self.openings.own.is_open && !self.exit.leaving) {
-            Some(call) => {
+        match records.filter(|_| self.openings.own.is_open && !self.exit.leaving) {
+            Some(records) => {
                 if let Some(other) = &mut self.openings.other {
                     other.is_writing = true;
                 }
-                calls.push(call);
+                calls.push(LogCall::Write { attempt, records });
             }
             None => self.end_other(now, calls),
         }
