@@ -15,8 +15,6 @@ pub(crate) struct ClientTable {
     free: Vec<u32>,
     /// Counts changes of loads, those of this member included.
     pub(crate) changes: u64,
-    /// A buffer, since most loads of a large group change nothing.
-    scratch: Vec<(u32, Load)>,
 }
 
 #[derive(Debug, Clone)]
@@ -62,15 +60,13 @@ impl ClientTable {
 
     /// Takes over all loads of a member.
     pub(crate) fn update(&mut self, known: &mut MemberLoads, loads: &[(Arc<str>, Load)]) {
-        let mut new = std::mem::take(&mut self.scratch);
+        let mut new = Vec::with_capacity(loads.len());
         let named = loads.iter().filter(|(_, load)| *load != Load::default());
         new.extend(named.map(|(name, load)| (self.acquire(name), load.clamped())));
         new.sort_unstable_by_key(|&(number, _)| number);
         known.0.iter().for_each(|&(number, _)| self.release(number));
         self.changes += u64::from(known.0 != new);
-        known.0.clone_from(&new);
-        new.clear();
-        self.scratch = new;
+        known.0 = new;
     }
 
     fn acquire(&mut self, name: &Arc<str>) -> u32 {
