@@ -155,7 +155,7 @@ impl Load {
         self.demand.max(self.wants)
     }
 
-    fn add(&mut self, other: Load) {
+    pub(super) fn add(&mut self, other: Load) {
         self.demand = self.demand.saturating_add(other.demand);
         self.wants = self.wants.saturating_add(other.wants);
     }

@@ -196,9 +196,7 @@ impl Splitter {
         self.totals.clear();
         self.totals.resize(input.clients.len(), Load::default());
         for (number, load) in input.members.iter().flat_map(|loads| loads.iter()) {
-            let total = &mut self.totals[number];
-            total.demand = total.demand.saturating_add(load.demand);
-            total.wants = total.wants.saturating_add(load.wants);
+            self.totals[number].add(load);
         }
         let with_load = self.totals.iter().enumerate().filter(|(_, total)| **total != Load::default());
         self.claimants.clear();
@@ -259,12 +257,8 @@ impl Splitter {
             // Small demands of the client are met first: a backlog at one member must not take from the rate that its
             // records need at another.
             let pieces = &self.pieces[number];
-            let of_pieces: Vec<Demand> = pieces
-                .iter()
-                .map(|piece| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 })
-                .collect();
             let mut rate_here = 0;
-            for (piece, rate) in pieces.iter().zip(fill(rate, &of_pieces)) {
+            for (piece, rate) in pieces.iter().zip(fill_pieces(rate, pieces)) {
                 exact[piece.member] += rate;
                 rate_here += if piece.member == input.own { rate } else { 0 };
             }
@@ -324,12 +318,8 @@ impl Splitter {
             let whole = u128::from(grant.records) << FRACTION_BITS;
             // Where nearly all demand can be met, small demands are met first: one that is taken for too large takes
             // from no other member. Where it can't, every member uses all that it gets.
-            let mut exact = vec![0; pieces.len()];
-            if all * 4 <= u128::from(grant.records) * 5 {
-                let demand =
-                    |piece: &ClientDemand| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
-                exact = fill(whole, &pieces.iter().map(demand).collect::<Vec<_>>());
-            }
+            let is_met = all * 4 <= u128::from(grant.records) * 5;
+            let mut exact = if is_met { fill_pieces(whole, pieces) } else { vec![0; pieces.len()] };
             let left = whole - exact.iter().sum::<u128>();
             let more = |piece: &ClientDemand| left * u128::from(piece.demand) / all.max(1);
             exact.iter_mut().zip(pieces.iter()).for_each(|(exact, piece)| *exact += more(piece));
@@ -439,6 +429,12 @@ fn fill(total: u128, demands: &[Demand]) -> Vec<u128> {
         break;
     }
     rates
+}
+
+/// Shares `total` out over the members with a client's demand, in 2⁻¹⁶ records.
+fn fill_pieces(total: u128, pieces: &[ClientDemand]) -> Vec<u128> {
+    let demand = |piece: &ClientDemand| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
+    fill(total, &pieces.iter().map(demand).collect::<Vec<_>>())
 }
 
 /// Rounds numbers in 2⁻¹⁶ records to whole ones that add up to `total`, by the largest remainder; ties go to another
