@@ -136,14 +136,6 @@ struct Departure {
     is_replaced: bool,
 }
 
-/// The times of looks.
-#[derive(Debug)]
-struct Schedule {
-    /// By the size of the group at the last look.
-    times: GroupTimes,
-    next_look: Time,
-}
-
 /// A member.
 #[derive(Debug)]
 pub struct Member {
@@ -157,14 +149,16 @@ pub struct Member {
     announced: Announced,
     exit: Departure,
     split: Targets,
-    schedule: Schedule,
+    /// By the size of the group at the last look.
+    times: GroupTimes,
+    next_look: Time,
 }
 
 impl Member {
     /// A member that begins to read the log from its beginning. `life` is a random number.
     pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
         let own = OwnOpening { retry_at: Some(now.slow), ..OwnOpening::default() };
-        let schedule = Schedule { times: params.times(0, 0), next_look: now.slow };
+        let times = params.times(0, 0);
         Member {
             params,
             seat,
@@ -175,7 +169,8 @@ impl Member {
             announced: Announced::default(),
             exit: Departure::default(),
             split: Targets::new(shares),
-            schedule,
+            times,
+            next_look: now.slow,
         }
     }
 
@@ -226,7 +221,7 @@ impl Member {
                 self.holding.forget_applied(&self.ledger, &self.seat);
             }
             // In a large group, looks are rare because each takes long.
-            SeatRecord::Loads(loads) if loads.seat != self.seat && self.schedule.times.look == self.params.look => {
+            SeatRecord::Loads(loads) if loads.seat != self.seat && self.times.look == self.params.look => {
                 self.look_soon();
             }
             SeatRecord::Tombstone(seat) => self.holding.forget(seat),
@@ -329,7 +324,7 @@ impl Member {
     }
 
     fn look_soon(&mut self) {
-        self.schedule.next_look = self.schedule.next_look.min(self.announced.made_at + self.params.look);
+        self.next_look = self.next_look.min(self.announced.made_at + self.params.look);
     }
 
     // ## Admissions
@@ -464,12 +459,12 @@ impl Member {
 
     /// The time of the next look.
     pub fn next_look(&self) -> Time {
-        self.schedule.next_look
+        self.next_look
     }
 
     /// The time of silence after which a seat may be claimed.
     pub fn silence_limit(&self) -> Duration {
-        self.schedule.times.silence
+        self.times.silence
     }
 
     /// The capacity in force: the smallest among the live members and this one.

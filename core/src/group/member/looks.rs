@@ -122,11 +122,11 @@ impl Member {
         &mut self, now: Clocks, loads: &Loads, progress: Option<Progress>, admissions: &mut impl Admissions,
     ) -> Vec<LogCall> {
         let mut calls = Vec::new();
-        if now.slow < self.schedule.next_look || self.exit.left || self.exit.is_replaced {
+        if now.slow < self.next_look || self.exit.left || self.exit.is_replaced {
             return calls;
         }
-        self.schedule.times = self.params.times(self.ledger.members(), self.ledger.clients.len());
-        self.schedule.next_look = now.slow + self.schedule.times.look;
+        self.times = self.params.times(self.ledger.members(), self.ledger.clients.len());
+        self.next_look = now.slow + self.times.look;
         self.count_silence(now);
         if self.openings.own.retry_at.is_some_and(|at| at <= now.slow) {
             self.openings.attempts += 1;
@@ -152,7 +152,7 @@ impl Member {
     }
 
     fn count_silence(&mut self, now: Clocks) {
-        let heartbeats = self.schedule.times.heartbeat * 2;
+        let heartbeats = self.times.heartbeat * 2;
         let is_read = || self.ledger.seat(&self.seat).is_some_and(|own| now.slow < own.read + heartbeats);
         let hears = match &self.announced.committed {
             // A member that does not join writes no states.
@@ -302,7 +302,7 @@ impl Member {
         let longer = AHEAD.min(cycle.saturating_sub(SHORT_CYCLE) * MAX_AHEAD / 1_000);
         let ahead = LEAST_AHEAD.min(cycle / 2).max(longer).max(cycle * MIN_AHEAD / 1_000);
         // Nothing is written between two looks.
-        let ahead = ahead.max(self.schedule.times.look * 2);
+        let ahead = ahead.max(self.times.look * 2);
         let ahead = self.records_in(ahead);
         ahead.max(self.holding.hold().saturating_sub(used) / 4).max(1)
     }
@@ -319,7 +319,7 @@ impl Member {
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
     fn is_state_old(&self, now: Clocks) -> bool {
-        self.announced.committed.as_ref().is_none_or(|last| now.fast >= last.made + self.schedule.times.heartbeat)
+        self.announced.committed.as_ref().is_none_or(|last| now.fast >= last.made + self.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
@@ -327,7 +327,7 @@ impl Member {
         let is_due = self.announced.told.as_ref().is_none_or(|(told, at)| {
             // The age of the last state says nothing: a busy member makes states all the time, most of them without
             // loads.
-            let is_old = now.slow >= *at + self.schedule.times.heartbeat;
+            let is_old = now.slow >= *at + self.times.heartbeat;
             let tells_progress = progress.is_some() && is_old;
             let has_changed = *loads != told.loads && (is_old || self.have_loads_moved(&told.loads, loads));
             has_changed || tells_progress || self.params.rules != told.rules
@@ -358,7 +358,7 @@ impl Member {
     pub fn leave(&mut self) {
         self.exit.leaving = true;
         self.exit.left |= !self.announced.began && self.announced.flight.is_none();
-        self.schedule.next_look = Time::ZERO;
+        self.next_look = Time::ZERO;
     }
 
     /// Returns whether the member has left.
