@@ -93,7 +93,7 @@ pub(crate) struct SplitInput<'a> {
     pub(crate) turn: u64,
 }
 
-/// Computes targets, and keeps its buffers for the next time.
+/// Computes targets, and keeps what they follow from.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
     allocator: LevelAllocator,
@@ -128,8 +128,7 @@ impl Splitter {
     /// capacity.
     pub(crate) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         self.sum_up(input);
-        self.parts.clear();
-        self.parts.resize(input.clients.len(), None);
+        self.parts = vec![None; input.clients.len()];
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
             let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
             return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
@@ -147,8 +146,7 @@ impl Splitter {
             group_name_of: |group: usize| &*input.shares.groups[group],
         };
         self.allocator.allocate(&allocation, &claims, &mut self.grants, &mut self.group_grants);
-        self.default_shares.clear();
-        self.default_shares.resize(input.clients.len(), 0);
+        self.default_shares = vec![0; input.clients.len()];
         self.fair = FairWeights::new(allocation.lending);
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             self.default_shares[number] = grant.default_share.floor();
@@ -178,8 +176,7 @@ impl Splitter {
             }
         }
         let members = input.members.len() as u64;
-        self.group_ratios.clear();
-        self.group_ratios.extend(demands.into_iter().map(|(here, total)| ratio(here, total, members)));
+        self.group_ratios = demands.into_iter().map(|(here, total)| ratio(here, total, members)).collect();
     }
 
     /// The part of a group's demand that is here, by the group's name with `/` behind it.
@@ -193,19 +190,16 @@ impl Splitter {
 
     /// Sums the loads up, and claims the capacity for them.
     fn sum_up(&mut self, input: &SplitInput<'_>) {
-        self.totals.clear();
-        self.totals.resize(input.clients.len(), Load::default());
+        self.totals = vec![Load::default(); input.clients.len()];
         for (number, load) in input.members.iter().flat_map(|loads| loads.iter()) {
             self.totals[number].add(load);
         }
         let with_load = self.totals.iter().enumerate().filter(|(_, total)| **total != Load::default());
-        self.claimants.clear();
-        self.claimants.extend(with_load.map(|(number, _)| number));
+        self.claimants = with_load.map(|(number, _)| number).collect();
         let shares = input.shares;
         self.claims.clear();
         self.claim_groups.clear();
-        self.group_claims.clear();
-        self.group_claims.resize(shares.groups.len(), GroupClaim::default());
+        self.group_claims = vec![GroupClaim::default(); shares.groups.len()];
         for &number in &self.claimants {
             let (name, total) = (&**input.clients.name(number), self.totals[number]);
             let (group, weight) = shares.place(name);
