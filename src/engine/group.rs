@@ -159,7 +159,7 @@ impl GroupMember {
         if self.log.is_some() || clock.now() < self.reopen_at {
             return Ok(self.log.is_some());
         }
-        match open::open(job) {
+        match open::open(job, || Ok(())) {
             Ok(log) => self.log = Some(log),
             Err(cause) if open::passes_by(&cause) => self.reopen_at = clock.now() + open::RETRY_INTERVAL,
             Err(cause) => return Err(cause),

@@ -9,7 +9,7 @@ use super::former;
 use crate::clock::Clock;
 use crate::engine::{Job, StopCause};
 use watermaster_kafka::consumer::group_id;
-use watermaster_kafka::control::{EnsuredTopic, SeatLog, ensure_topic};
+use watermaster_kafka::control::{SeatLog, ensure_topic};
 use watermaster_kafka::producer::seat_id_prefix;
 
 /// The longest wait for an answer about the control topic.
@@ -19,20 +19,11 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// An attempt in so many is logged.
 const LOGGED_ATTEMPTS: u64 = 10;
 
-/// Opens the log, and makes its topic if it is missing.
+/// Opens the log, and makes its topic if it is missing. Calls `wait` in between if the former version's topic is there.
 ///
 /// # Errors
-/// The topic is missing and can't be made, or no broker answers.
-pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
-    ensure(job)?;
-    open_log(job)
-}
-
-/// Makes the log's topic if it is missing.
-///
-/// # Errors
-/// The topic can't be made, or no broker answers.
-fn ensure(job: &Job) -> Result<EnsuredTopic, StopCause> {
+/// The topic is missing and can't be made, or no broker answers, or `wait` fails.
+pub(super) fn open(job: &Job, wait: impl FnOnce() -> Result<(), StopCause>) -> Result<SeatLog, StopCause> {
     let (service, topic) = (&job.service.name, &job.service.control_topic);
     let target = job.facts.topics.get(&job.service.target);
     let former = job.service.former_control_topic(&job.kafka.group_id);
@@ -44,20 +35,11 @@ fn ensure(job: &Job) -> Result<EnsuredTopic, StopCause> {
         let missing = ensured.missing_replicas;
         warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
     }
-    Ok(ensured)
-}
-
-fn open_log(job: &Job) -> Result<SeatLog, StopCause> {
-    let (group, prefix) = (group_id(&job.kafka, &job.service), seat_id_prefix(&job.kafka, &job.service));
-    Ok(SeatLog::open(&job.kafka, &group, &job.service.control_topic, &prefix, TIMEOUT)?)
-}
-
-/// Opens the log once no member of the former version is live.
-fn begin(job: &Job, clock: &Clock) -> Result<SeatLog, StopCause> {
-    if ensure(job)?.former_exists {
-        former::wait(job, clock)?;
+    if ensured.former_exists {
+        wait()?;
     }
-    open_log(job)
+    let (group, prefix) = (group_id(&job.kafka, &job.service), seat_id_prefix(&job.kafka, &job.service));
+    Ok(SeatLog::open(&job.kafka, &group, topic, &prefix, TIMEOUT)?)
 }
 
 /// Opens the log as soon as brokers answer and no member of the former version is live; `None` if the service is to
@@ -67,7 +49,7 @@ fn begin(job: &Job, clock: &Clock) -> Result<SeatLog, StopCause> {
 /// The topic is missing and can't be made, or the former version's can't be read or written.
 pub(super) fn wait_for(job: &Job, clock: &Clock) -> Result<Option<SeatLog>, StopCause> {
     for attempt in 0.. {
-        match begin(job, clock) {
+        match open(job, || former::wait(job, clock)) {
             Err(cause) if passes_by(&cause) && attempt % LOGGED_ATTEMPTS == 0 => {
                 warn!(service = job.service.name, "waiting for the control topic: {cause}");
             }
