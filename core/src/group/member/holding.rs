@@ -94,22 +94,15 @@ impl Holding {
     /// returns the admissions to charge.
     pub(super) fn take_moves(&mut self, own: &str, giver: &LastState) -> Option<Charged> {
         let LastState { state, read, .. } = giver;
+        let moves = || state.out.iter().filter(|one| *one.to == *own);
+        let last = self.seen.remove(&state.seat).unwrap_or(0);
+        // A giver without moves to this seat stays forgotten.
+        let newest = moves().map(|one| one.id).max()?.max(last);
+        self.seen.insert(Arc::clone(&state.seat), newest);
         let mut charged = Charged::default();
-        let last = self.seen.get(&state.seat).copied().unwrap_or(0);
-        let mut newest = last;
-        let mut names_this = false;
-        for one in state.out.iter().filter(|one| *one.to == *own) {
-            names_this = true;
-            if one.id > last {
-                self.hold = self.hold.saturating_add(one.hold);
-                charged.add_slices(*read, &one.slices);
-                newest = newest.max(one.id);
-            }
-        }
-        if names_this {
-            self.seen.insert(Arc::clone(&state.seat), newest);
-        } else {
-            self.seen.remove(&state.seat);
+        for one in moves().filter(|one| one.id > last) {
+            self.hold = self.hold.saturating_add(one.hold);
+            charged.add_slices(*read, &one.slices);
         }
         (newest > last).then_some(charged)
     }
