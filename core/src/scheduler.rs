@@ -36,6 +36,7 @@ mod names;
 mod pages;
 mod registry;
 mod spacing;
+mod unlisted;
 
 use std::time::Duration;
 
@@ -62,6 +63,10 @@ pub use limits::Limits;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 pub(crate) use spacing::least_limit;
+use unlisted::Unlisted;
+
+/// The most expired records that are looked at for one that may complete: each is a step in memory.
+const LOOKED_AT: usize = 1_000;
 
 /// The clients of a service and their delayed records.
 #[derive(Debug)]
@@ -121,6 +126,9 @@ impl Scheduler {
     pub fn change(&mut self, now: Time, policy: Policy) {
         let old = std::mem::replace(&mut self.policy, policy);
         self.clients.iter_mut().for_each(|client| client.used.change(&self.policy, now, self.cycles.number));
+        for group in &mut self.clients.groups.list {
+            group.unlisted.used.change(&self.policy, now, self.cycles.number);
+        }
         self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
         if old.cycle != self.policy.cycle {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
@@ -227,7 +235,7 @@ impl Scheduler {
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
-        self.clients.take_grants(FairWeights::of_parts(), &grants, None, &mut self.backlog.fair);
+        self.clients.take_grants(self.policy.capacity, FairWeights::of_parts(), &grants, None, &mut self.backlog.fair);
         self.clients.groups.take_limits(now, ratio_of);
         for ((index, client), part) in self.clients.iter_mut_indexed().zip(parts) {
             let whole = part.map_or(0, |part| part.whole_records);
@@ -267,13 +275,25 @@ impl Scheduler {
         let [age, unowned] = [wait.age_ms, wait.unowned_ms].map(|ms| Duration::from_millis(ms.into()));
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
-        if age > cycle + cycle / 8 || self.clients.is_limited(index) || client.queue.has_others() {
+        // A record with a longest wait of its own waits in the list of those.
+        let is_apart = self.clients.is_limited(index) || client.queue.has_own_delay;
+        if age > cycle + cycle / 8 || is_apart || client.queue.has_others() {
             return false;
         }
         // Not that of this instance: a client without demand here so far has no part of it.
         let share = self.clients.default_grant(self.policy.capacity, client).records;
-        let takeover = self.takeover;
-        self.clients.get_mut(index).take_owed(now, takeover, share, unowned.min(cycle), cycle)
+        let (takeover, unowned) = (self.takeover, unowned.min(cycle));
+        let is_owed = self.clients.get_mut(index).is_owed(now, takeover, share, unowned, cycle);
+        let mut unlisted = self.clients.unlisted_of(index);
+        let has_more = |all: &mut &mut Unlisted| all.owed.has_more(now, takeover, all.share, unowned, cycle);
+        if !is_owed || !unlisted.as_mut().is_none_or(has_more) {
+            return false;
+        }
+        if let Some(unlisted) = unlisted {
+            unlisted.owed.taken += 1;
+        }
+        self.clients.get_mut(index).owed.taken += 1;
+        true
     }
 
     // ## A record that was read
@@ -358,10 +378,14 @@ impl Scheduler {
         found
     }
 
+    /// Outside a group, the capacity may have been lowered, or the service had no room: the record waits on.
     fn overdue_at(&self, slot: Slot) -> Time {
-        if self.policy.mode == Mode::Shape {
-            return Time::NEVER;
-        }
+        let is_rejected = self.policy.mode == Mode::Reject && self.policy.scope == Scope::Group;
+        if is_rejected { self.explained_until(slot) } else { Time::NEVER }
+    }
+
+    /// The time until which shares explain the wait of a record that goes first (reject mode).
+    fn explained_until(&self, slot: Slot) -> Time {
         let window = self.policy.window_length();
         // Around an edge of fixed windows, clients may send twice their shares.
         let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
@@ -371,41 +395,62 @@ impl Scheduler {
         self.backlog.get(slot).since.max(self.gates.limited_since) + most + slice_width(window) * 2
     }
 
-    /// A delayed record that has waited for as long as it may, or that a rule expires.
+    /// A delayed record that has waited for as long as it may, or that a rule expires. Those that may not complete stay
+    /// for one commit interval: their completion does not fit in the offset map, which older records of their partition
+    /// that may wait for longer hold back.
     #[inline]
-    pub fn expired(&mut self, now: Time) -> Option<Slot> {
-        if self.may_expire { self.find_expired(now) } else { None }
+    pub fn expired(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
+        if self.may_expire { self.find_expired(now, may_complete) } else { None }
     }
 
-    fn find_expired(&mut self, now: Time) -> Option<Slot> {
+    fn find_expired(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
         if self.expire_after > now {
             return None;
         }
-        while let Some(&client) = self.expiring.last() {
-            let client = self.clients.lookup(client);
-            let head = client.and_then(|client| Some((client.queue.records.head()?, client.expires_before)));
-            match head {
-                Some((slot, before)) if self.backlog.get(slot).since < before => return Some(slot),
-                _ => drop(self.expiring.pop()),
-            }
+        let Scheduler { expiring, clients, backlog, .. } = self;
+        let has_expired = |client: &Client, slot: Slot| backlog.get(slot).since < client.expires_before;
+        let is_done = |index: &mut u32| {
+            let client = clients.lookup(*index);
+            !client.is_some_and(|client| client.queue.records.head().is_some_and(|head| has_expired(client, head)))
+        };
+        while expiring.pop_if(is_done).is_some() {}
+        let by_rule = self.expiring.iter().filter_map(|&client| self.clients.lookup(client)).flat_map(|client| {
+            self.backlog
+                .records_of(&client.queue)
+                .take_while(|&slot| self.backlog.get(slot).since < client.expires_before)
+        });
+        let first = self.next_deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, slot)| slot);
+        if first.is_none() && self.expiring.is_empty() {
+            return None;
         }
-        let (deadline, slot) = self.next_deadline()?;
-        (deadline <= now).then_some(slot)
-    }
-
-    /// Leaves the next expired record for one commit interval: its completion does not fit in the offset map, which
-    /// older records of its partition that may wait for longer hold back.
-    #[cold]
-    pub fn postpone_expiry(&mut self, now: Time) {
-        self.expire_after = now + self.policy.commit_interval;
+        let of_list = |list| self.backlog.in_list(list).take_while(|&slot| self.deadline(slot) <= now);
+        let due = first.into_iter().chain(self.backlog.lists().flat_map(of_list));
+        let found = by_rule.chain(due).take(LOOKED_AT).find(|&slot| may_complete(slot));
+        if found.is_none() {
+            self.expire_after = now + self.policy.commit_interval;
+        }
+        found
     }
 
     /// The first delayed record that will have waited for as long as it may, and when.
     #[inline]
     fn next_deadline(&self) -> Option<(Time, Slot)> {
-        let of_service = self.policy.max_delay.zip(self.backlog.oldest_of_service());
-        let of_service = of_service.map(|(delay, slot)| (self.backlog.get(slot).since + delay, slot));
-        self.backlog.other_deadlines().chain(of_service).min_by_key(|(deadline, _)| *deadline)
+        let of_service = self.backlog.heads().map(|slot| (self.deadline(slot), slot));
+        let all = self.backlog.other_deadlines().chain(of_service);
+        all.min_by_key(|(deadline, _)| *deadline).filter(|(deadline, _)| *deadline != Time::NEVER)
+    }
+
+    /// The time at which a delayed record has waited for as long as it may. In mode reject a record that goes first is
+    /// within its client's share: it stays for as long as shares can explain its wait.
+    fn deadline(&self, slot: Slot) -> Time {
+        let record = self.backlog.get(slot);
+        let delay = self.backlog.own_delay(record).or(self.policy.max_delay);
+        let deadline = delay.map_or(Time::NEVER, |delay| record.since + delay);
+        if record.first && self.policy.mode == Mode::Reject {
+            deadline.max(self.explained_until(slot))
+        } else {
+            deadline
+        }
     }
 
     /// The client that is served next, and its first record; `None` if no record may go now.
@@ -449,7 +494,8 @@ impl Scheduler {
             Ok(client) => client,
             Err(_) if first && self.policy.mode == Mode::Shape => {
                 let Client { queue, used, .. } = self.clients.get_mut(index);
-                self.backlog.wait_in_turn(index, queue, |since| used.refund(now, since));
+                let cycle_start = self.cycles.start;
+                self.backlog.wait_in_turn(index, queue, |since| used.refund(now, since, cycle_start));
                 return ClientTurn::Blocked;
             }
             Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },
@@ -487,7 +533,7 @@ impl Scheduler {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
         let record = self.backlog.remove(slot, &mut client.queue);
         if record.first && !record.owed {
-            client.used.refund(now, record.since);
+            self.clients.refund_within_share(record.client, now, record.since, self.cycles.start);
         }
         record
     }

@@ -232,9 +232,11 @@ impl SlidingCount {
     pub fn remove_at(&mut self, now: Time, when: Time) {
         self.expire(now);
         let slice = self.slice_of(when);
-        if slice < self.oldest || *self.at(slice) == 0 {
+        if slice < self.oldest {
             return;
         }
+        // Slices of another width moved to their ends.
+        let Some(slice) = (slice..=self.slice_of(now)).find(|&slice| *self.at(slice) > 0) else { return };
         *self.at(slice) -= 1;
         self.sum -= 1;
         if let Ok(place) = self.times.binary_search(&when.as_nanos()) {

@@ -90,14 +90,12 @@ fn is_clearly_earlier(now: Time, open: Time, until: Time) -> bool {
 impl Backlog {
     /// All delayed records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        let others = self.others.iter().map(|(_, list)| list);
-        let lists = [&self.first, &self.arrivals].into_iter().chain(others);
-        lists.flat_map(|list| list.iter(&self.entries, |entry| &entry.of_all))
+        self.lists().flat_map(|list| self.in_list(list))
     }
 
     /// The records that go first, in the order of their arrival.
     pub(super) fn first(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.first.iter(&self.entries, |entry| &entry.of_all)
+        self.in_list(&self.first)
     }
 
     /// The number of delayed records.
@@ -110,6 +108,27 @@ impl Backlog {
     pub(crate) fn oldest(&self) -> Option<Slot> {
         let others = self.others.iter().filter_map(|(_, list)| list.head());
         others.fold(self.oldest_of_service(), |oldest, other| self.older(oldest, Some(other)))
+    }
+
+    /// The lists of all delayed records.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &LinkedList> {
+        [&self.first, &self.arrivals].into_iter().chain(self.others.iter().map(|(_, list)| list))
+    }
+
+    /// The records of one of the [lists](Backlog::lists), in the order of their arrival.
+    pub(super) fn in_list(&self, list: &LinkedList) -> impl Iterator<Item = Slot> {
+        list.iter(&self.entries, |entry| &entry.of_all)
+    }
+
+    /// The records of a client, in the order of their arrival.
+    pub(super) fn records_of(&self, queue: &ClientQueue) -> impl Iterator<Item = Slot> {
+        queue.records.iter(&self.entries, |entry| &entry.of_client)
+    }
+
+    /// The oldest record of those that go first, and of those in their clients' turns that may wait for as long as the
+    /// service allows.
+    pub(super) fn heads(&self) -> impl Iterator<Item = Slot> {
+        self.first.head().into_iter().chain(self.arrivals.head())
     }
 
     /// The oldest delayed record of those that may wait for as long as the service allows.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
-use super::limits::Limits;
+use super::{limits::Limits, unlisted::Owed};
 use crate::allocator::{Claim, Credit, FairWeights, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
@@ -98,11 +98,7 @@ pub struct Client {
     pub(super) expires_before: Time,
     /// The records that the client usually sends in a cycle within its default share (reject mode).
     pub(super) usual: u64,
-    /// The last takeover of partitions since which records of the client went first, their number, and the longest time
-    /// for which the partition of any of them had no owner.
-    owed_since: Time,
-    owed_taken: u64,
-    owed_wait: Duration,
+    pub(super) owed: Owed,
     /// The time between two records of the client's default share, in nanoseconds.
     owed_step: u64,
     /// Decisions in shadow mode, which were not carried out.
@@ -213,27 +209,18 @@ impl Client {
         self.used.count(now, cycle) + others >= share && self.used.count_at_least(now, cycle) + others >= share
     }
 
-    /// Takes one of the records that the client is owed since a takeover, if any is left. It is owed as many as its
-    /// default share lets through in the longest of these times, and since; in a cycle at most.
-    pub(super) fn take_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
-        if self.owed_since != takeover {
-            (self.owed_since, self.owed_taken, self.owed_wait) = (takeover, 0, Duration::ZERO);
-        }
-        self.owed_wait = self.owed_wait.max(wait);
-        let time = (self.owed_wait + now.since(takeover)).min(cycle);
-        let owed = u128::from(share) * u128::from(nanos(time)) / u128::from(nanos(cycle).max(1));
-        let is_owed = u128::from(self.owed_taken) <= owed;
-        self.owed_taken += u64::from(is_owed);
+    /// Returns whether the client is owed another record since a takeover.
+    pub(super) fn is_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
         self.owed_step = nanos(cycle) / share.max(1);
-        is_owed
+        self.owed.has_more(now, takeover, share, wait, cycle)
     }
 
     /// The time at which the client's next record that it is owed goes, if records go evenly at its default share since
     /// the takeover. Among clients that are owed records, the earliest goes next: those that sent little are done with
     /// when a flood has had as large a part of its share.
     pub(super) fn owed_at(&self) -> Time {
-        let before = self.owed_taken.saturating_sub(self.queue.owed);
-        self.owed_since + Duration::from_nanos(self.owed_step.saturating_mul(before))
+        let before = self.owed.taken.saturating_sub(self.queue.owed);
+        self.owed.since + Duration::from_nanos(self.owed_step.saturating_mul(before))
     }
 
     /// Finds what the client usually sends within its share: its wants of the cycle that ends, or a mean that forgets a
@@ -309,7 +296,7 @@ pub enum Used {
 const EXACT_USE: usize = 2_048;
 
 impl Used {
-    fn new(policy: &Policy) -> Used {
+    pub(super) fn new(policy: &Policy) -> Used {
         match (policy.mode, policy.window) {
             (Mode::Shape, _) => Used::Uncounted,
             (Mode::Reject, Window::Sliding) => {
@@ -325,7 +312,7 @@ impl Used {
     pub(super) fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
         let recent = self.count(now, cycle);
         *self = match (Used::new(policy), &mut *self) {
-            (Used::Sliding(_), Used::Sliding(window)) => Used::Sliding(Box::new(window.over(now, policy.cycle))),
+            (Used::Sliding(empty), Used::Sliding(window)) => Used::Sliding(Box::new(window.moved_to(now, *empty))),
             (Used::Sliding(mut window), _) => {
                 window.add(now, recent);
                 Used::Sliding(window)
@@ -347,7 +334,7 @@ impl Used {
 
     /// The part of [`count`](Used::count) that is certain: a window of slices may count up to half a percent too much.
     #[cold]
-    fn count_at_least(&mut self, now: Time, cycle: u64) -> u64 {
+    pub(super) fn count_at_least(&mut self, now: Time, cycle: u64) -> u64 {
         match self {
             Used::Sliding(window) => window.count_at_least(now),
             Used::Uncounted | Used::Fixed { .. } => self.count(now, cycle),
@@ -371,12 +358,14 @@ impl Used {
         }
     }
 
-    /// Takes a record back that was charged at this time and did not go.
-    pub(super) fn refund(&mut self, now: Time, since: Time) {
+    /// Takes a record back that was charged at this time and did not go. A record of an earlier cycle than the running
+    /// one, which began at `cycle_start`, does not count any more.
+    pub(super) fn refund(&mut self, now: Time, since: Time, cycle_start: Time) {
         match self {
             Used::Uncounted => {}
             Used::Sliding(window) => window.remove_at(now, since),
-            Used::Fixed { admitted, .. } => *admitted = admitted.saturating_sub(1),
+            Used::Fixed { admitted, .. } if since >= cycle_start => *admitted = admitted.saturating_sub(1),
+            Used::Fixed { .. } => {}
         }
     }
 

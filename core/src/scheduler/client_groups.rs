@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::fair::{FairQueue, QueueOf};
 use super::limits::Limits;
+use super::{client::Used, unlisted::Unlisted};
 use crate::allocator::{self, Credit, FairWeights, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
 use crate::units::{Ratio, Time, Weight};
@@ -39,6 +40,7 @@ pub struct ClientGroup {
     /// The number of its clients, and their weights inside it, in thousandths.
     pub clients: u64,
     inner: u128,
+    pub(super) unlisted: Unlisted,
     /// The limits of all its clients together.
     pub limits: Option<Box<Limits>>,
     /// The grant of all its clients together. In a group of instances, this instance's part of it, without a credit.
@@ -82,23 +84,28 @@ impl ClientGroups {
     /// Changes to the groups of another policy, without clients. A group that was there before keeps its credit, its
     /// grant and its limit's debt.
     pub(super) fn change(&mut self, policy: &Policy, now: Time) {
-        let former: HashMap<Arc<str>, ClientGroup> =
+        let mut former: HashMap<Arc<str>, ClientGroup> =
             std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group)).collect();
         let configured = policy.groups.len() - policy.made_groups;
         let group = |(index, name): (usize, Arc<str>)| {
-            let known = former.get(&name);
+            let known = former.remove(&name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
-            let mut limits = known.and_then(|known| known.limits.clone());
+            let mut limits = known.as_ref().and_then(|known| known.limits.clone());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
             Limits::change(&mut limits, now, wanted_limits, hold);
             let (grant, fair_weight, credit) =
-                known.map(|known| (known.grant, known.fair_weight, known.credit)).unwrap_or_default();
+                known.as_ref().map(|known| (known.grant, known.fair_weight, known.credit)).unwrap_or_default();
+            let unlisted = match known {
+                Some(known) => Unlisted { weight: 0, ..known.unlisted },
+                None => Unlisted { used: Used::new(policy), ..Unlisted::default() },
+            };
             ClientGroup {
                 name,
                 weight: wanted.map(|wanted| wanted.weight),
                 is_configured: index <= configured,
                 clients: 0,
                 inner: 0,
+                unlisted,
                 limits,
                 grant,
                 fair_weight,
@@ -110,18 +117,19 @@ impl ClientGroups {
     }
 
     /// Adds a client of this weight.
-    pub(super) fn add(&mut self, group: QueueOf, weight: Weight) {
+    pub(super) fn add(&mut self, group: QueueOf, weight: Weight, is_configured: bool) {
         match group {
             None => self.alone += u128::from(weight.thousandths()),
             Some(group) => {
                 let group = &mut self.list[usize::from(group)];
                 group.clients += 1;
                 group.inner += u128::from(weight.thousandths());
+                group.unlisted.weight += if is_configured { 0 } else { u128::from(weight.thousandths()) };
             }
         }
     }
 
-    /// Takes a client of this weight away.
+    /// Takes a client of this weight away, which is not configured.
     pub(super) fn remove(&mut self, group: QueueOf, weight: Weight) {
         match group {
             None => self.alone -= u128::from(weight.thousandths()),
@@ -129,6 +137,7 @@ impl ClientGroups {
                 let group = &mut self.list[usize::from(group)];
                 group.clients -= 1;
                 group.inner -= u128::from(weight.thousandths());
+                group.unlisted.weight -= u128::from(weight.thousandths());
             }
         }
     }
@@ -143,6 +152,22 @@ impl ClientGroups {
 
     fn total_weight(&self) -> u128 {
         self.alone + self.list.iter().map(|group| u128::from(self.weight(group))).sum::<u128>()
+    }
+
+    /// Finds the records that the clients of a group that are not configured may send within their shares.
+    fn find_unlisted_share(&mut self, index: usize, capacity: u64, total: u128) {
+        let group = &self.list[index];
+        let weight = u64::try_from(group.unlisted.weight).unwrap_or(u64::MAX);
+        let share = match weight {
+            0 => Fixed::ZERO,
+            weight => allocator::default_share_in(capacity, self.weight(group), total, weight, group.inner),
+        };
+        self.list[index].unlisted.share = share.floor();
+    }
+
+    fn find_unlisted_shares(&mut self, capacity: u64) {
+        let total = self.total_weight();
+        (0..self.list.len()).for_each(|index| self.find_unlisted_share(index, capacity, total));
     }
 
     /// The claims of all groups.
@@ -167,8 +192,10 @@ impl ClientGroups {
     /// Takes the grants of an allocation, if there was one, and the sums of each group's clients. Groups and clients
     /// that stand alone are in one queue, of which `weights` has counted the clients.
     pub(super) fn take_grants(
-        &mut self, grants: Option<&[Grant]>, sums: &[GroupSums], weights: &mut FairWeights, fair: &mut FairQueue,
+        &mut self, capacity: u64, grants: Option<&[Grant]>, sums: &[GroupSums], weights: &mut FairWeights,
+        fair: &mut FairQueue,
     ) {
+        self.find_unlisted_shares(capacity);
         sums.iter().for_each(|sums| weights.count(&sums.total));
         weights.settle();
         for (index, (group, sums)) in self.list.iter_mut().zip(sums).enumerate() {
@@ -183,7 +210,8 @@ impl ClientGroups {
     }
 
     /// Gives each group its weight in fair queueing: that of its grant or, if it has none yet, of its default share.
-    pub(super) fn weigh(&self, capacity: u64, fair: &mut FairQueue) {
+    pub(super) fn weigh(&mut self, capacity: u64, fair: &mut FairQueue) {
+        self.find_unlisted_shares(capacity);
         fair.extend(self.list.len());
         let total = self.total_weight();
         for (index, group) in self.list.iter().enumerate() {
@@ -198,7 +226,9 @@ impl ClientGroups {
     /// Counts the share of a newcomer as granted, until the next allocation.
     pub(super) fn grant_newcomer(&mut self, capacity: u64, group: QueueOf, share: Fixed, fair: &mut FairQueue) {
         let Some(index) = group.map(usize::from) else { return };
-        let whole = allocator::default_share(capacity, self.weight(&self.list[index]), self.total_weight());
+        let total = self.total_weight();
+        self.find_unlisted_share(index, capacity, total);
+        let whole = allocator::default_share(capacity, self.weight(&self.list[index]), total);
         let group = &mut self.list[index];
         (group.grant.exact, group.grant.default_share) = (group.grant.exact + share, whole);
         group.fair_weight = group.fair_weight.max(whole);

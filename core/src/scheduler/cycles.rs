@@ -31,7 +31,7 @@ pub enum Cause {
 #[derive(Debug, Default)]
 pub(crate) struct Cycles {
     pub(crate) number: u64,
-    start: Time,
+    pub(super) start: Time,
     /// The start of the next cycle.
     pub(super) end: Time,
     /// The next allocation before the end of the cycle, and the last one.
@@ -148,7 +148,13 @@ impl Cycles {
             group_name_of: |group: usize| &*clients.groups()[group].name,
         };
         self.allocator.allocate(&params, &claims, &mut self.grants, &mut self.group_grants);
-        clients.take_grants(FairWeights::new(policy.lending), &self.grants, Some(&self.group_grants), fair);
+        clients.take_grants(
+            policy.capacity,
+            FairWeights::new(policy.lending),
+            &self.grants,
+            Some(&self.group_grants),
+            fair,
+        );
         self.allocations[cause as usize] += 1;
     }
 

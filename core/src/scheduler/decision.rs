@@ -56,10 +56,11 @@ impl Scheduler {
         if client.held {
             return self.reject(now, index, Reason::Held);
         }
-        let may_be_first = !client.queue.has_others() && !client.has_used_its_share(now, cycle);
+        let has_others = client.queue.has_others();
+        let may_be_first = !has_others && !self.clients.has_used_its_share(index, now, cycle);
         let first = may_be_first && !self.clients.is_limited(index);
         if first {
-            self.clients.get_mut(index).used.charge(now, cycle);
+            self.clients.charge_within_share(index, now, cycle);
         }
         Decision::Delay { client: index, first }
     }
@@ -129,7 +130,7 @@ impl Scheduler {
         if client.queue.has_others() {
             return Decision::Delay { client: index, first: false };
         }
-        let borrows = client.has_used_its_share(now, cycle);
+        let borrows = self.clients.has_used_its_share(index, now, cycle);
         if borrows && !fits() {
             return Decision::Delay { client: index, first: false };
         }
@@ -138,13 +139,13 @@ impl Scheduler {
         if borrows && !goes {
             return self.reject(now, index, Reason::CapacityInUse);
         }
-        let client = self.clients.get_mut(index);
         if !goes {
-            client.used.charge(now, cycle);
+            self.clients.charge_within_share(index, now, cycle);
             return Decision::Delay { client: index, first: true };
         }
         match self.clients.take_limits(now, index) {
-            Ok(client) => client.used.charge(now, cycle),
+            Ok(client) if borrows => client.used.charge(now, cycle),
+            Ok(_) => self.clients.charge_within_share(index, now, cycle),
             Err(_) => return self.reject(now, index, Reason::ClientLimit),
         }
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
@@ -173,7 +174,8 @@ impl Scheduler {
     }
 
     /// The time at which the client's grant, its own limit, that of its group and, if no limit is the reason, the
-    /// service's window all have room for its next record, if no record is admitted and no grant changes until then.
+    /// service's window and the shares of all clients that are not configured have room for its next record, if no
+    /// record is admitted and no grant changes until then.
     fn open_for(&mut self, now: Time, index: u32, reason: Reason) -> Time {
         let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
         let client = self.clients.get_mut(index);
@@ -182,10 +184,11 @@ impl Scheduler {
         let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
         let limit = self.clients.limits_open_at(now, index);
+        let shared = self.clients.unlisted_of(index).map_or(now, |all| all.share_opens(now, cycle, cycle_end));
         let window = match reason {
             Reason::ClientLimit | Reason::Held => now,
             _ if borrows => self.gates.lends_at(now, self.backlog.first.len(), self.usual_of_others(index)),
-            _ => self.gates.window_open_at(now),
+            _ => self.gates.window_open_at(now).max(shared),
         };
         granted.max(limit).max(window)
     }

@@ -192,7 +192,8 @@ impl Gates {
 
     /// Sets the room for open records; `None` for no bound. A member of a group takes its part of it, as it has one of
     /// the capacity, rounded up: without a record no member would ever go on.
-    pub(crate) fn set_open_room(&mut self, policy: &Policy, room: Option<OpenRoom>) {
+    pub(crate) fn set_open_room(&mut self, now: Time, policy: &Policy, room: Option<OpenRoom>) {
+        let had_limit = self.has_limit(now);
         let part = |records: u64| match policy.scope {
             Scope::Instance => records,
             Scope::Group => {
@@ -202,6 +203,9 @@ impl Gates {
         };
         self.full_at = room.map_or(u64::MAX, |room| room.admitted.saturating_add(part(room.records)));
         self.admitted_limit = self.full_at.min(self.part.admitted);
+        if !had_limit && self.has_limit(now) {
+            self.limited_since = now;
+        }
     }
 
     /// Charges an admission to the window. Returns the number of records in it.

@@ -6,7 +6,7 @@ use super::client::Client;
 use super::client_groups::{ClientGroup, ClientGroups, GroupSums, OverLimit, group_of};
 use super::fair::{ClientQueue, FairQueue};
 use super::pages::{Forgotten, PAGE, Pages};
-use super::{backlog::Backlog, limits::Limits, names::Names};
+use super::{backlog::Backlog, limits::Limits, names::Names, unlisted::Unlisted};
 use crate::allocator::{Credit, FairWeights, Grant};
 use crate::policy::Policy;
 use crate::reason::Quota;
@@ -44,7 +44,10 @@ impl Registry {
     pub(super) fn new(policy: &Policy, now: Time) -> Registry {
         let mut registry = Registry::default();
         registry.take_policy(policy, now, None);
-        registry.iter_mut().for_each(|client| client.queue = ClientQueue::of_known(client.group));
+        for client in registry.iter_mut() {
+            client.queue = ClientQueue::of_known(client.group);
+            client.queue.has_own_delay = client.max_delay.is_some();
+        }
         registry
     }
 
@@ -63,7 +66,7 @@ impl Registry {
         self.groups.change(policy, now);
         for client in self.slots.iter_mut().flatten() {
             client.group = group_of(policy, &client.name, client.configured);
-            self.groups.add(client.group, client.weight);
+            self.groups.add(client.group, client.weight, client.configured);
             client.held |= self.groups.holds(client.group);
         }
     }
@@ -166,7 +169,7 @@ impl Registry {
         self.newcomers += 1;
         let index = self.insert(name, Some(cycle), policy, now);
         let Client { group, weight, .. } = *self.get(index);
-        self.groups.add(group, weight);
+        self.groups.add(group, weight, false);
         let grant = self.default_grant(policy.capacity, self.get(index));
         let client = self.slots[index as usize].as_mut().expect("it was just inserted");
         fair.set_weight(index, &mut client.queue, grant.exact);
@@ -282,7 +285,8 @@ impl Registry {
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter), and those of the groups, if the
     /// allocation was here. No grant is counted in `weights` yet.
     pub(super) fn take_grants(
-        &mut self, weights: FairWeights, grants: &[Grant], of_groups: Option<&[Grant]>, fair: &mut FairQueue,
+        &mut self, capacity: u64, weights: FairWeights, grants: &[Grant], of_groups: Option<&[Grant]>,
+        fair: &mut FairQueue,
     ) {
         let groups = self.groups.list.len();
         fair.extend(groups);
@@ -301,7 +305,7 @@ impl Registry {
             }
         }
         self.sums.iter_mut().for_each(|sums| sums.weights.settle());
-        self.groups.take_grants(of_groups, &self.sums, &mut alone, fair);
+        self.groups.take_grants(capacity, of_groups, &self.sums, &mut alone, fair);
         let lends = |grant: &Grant| grant.exact < grant.default_share;
         let mut grants = grants.iter();
         for (index, slot) in (0u32..).zip(&mut self.slots) {
@@ -334,6 +338,36 @@ impl Registry {
             take_both(now, self.groups.limits(group), client.limits.as_deref_mut(), group)?;
         }
         Ok(client)
+    }
+
+    /// Returns whether a client, or all clients of its group that are not configured together, have used their default
+    /// shares (reject mode).
+    pub(super) fn has_used_its_share(&mut self, index: u32, now: Time, cycle: u64) -> bool {
+        self.get_mut(index).has_used_its_share(now, cycle)
+            || self.unlisted_of(index).is_some_and(|unlisted| unlisted.has_used_its_share(now, cycle))
+    }
+
+    /// Charges a record within its client's share to the client, and to its group (reject mode).
+    pub(super) fn charge_within_share(&mut self, index: u32, now: Time, cycle: u64) {
+        self.get_mut(index).used.charge(now, cycle);
+        if let Some(unlisted) = self.unlisted_of(index) {
+            unlisted.used.charge(now, cycle);
+        }
+    }
+
+    /// Takes back a record within its client's share that was charged at this time and did not go.
+    pub(super) fn refund_within_share(&mut self, index: u32, now: Time, since: Time, cycle_start: Time) {
+        self.get_mut(index).used.refund(now, since, cycle_start);
+        if let Some(unlisted) = self.unlisted_of(index) {
+            unlisted.used.refund(now, since, cycle_start);
+        }
+    }
+
+    /// The clients of a client's group that are not configured, if it is one of them.
+    pub(super) fn unlisted_of(&mut self, index: u32) -> Option<&mut Unlisted> {
+        let Client { group, configured, .. } = *self.get(index);
+        let group = group.filter(|_| !configured)?;
+        Some(&mut self.groups.list[usize::from(group)].unlisted)
     }
 
     /// Returns whether a client has a limit of its own or by its group, or is held.

@@ -55,11 +55,9 @@ impl Throttle {
         {
             return Some(step);
         }
-        if let Some(slot) = self.scheduler.expired(now) {
-            if self.ledger.may_complete(slot) {
-                return Some(self.reject_delayed(slot, Reason::Expired, Duration::ZERO));
-            }
-            self.scheduler.postpone_expiry(now);
+        let Throttle { scheduler, ledger, .. } = self;
+        if let Some(slot) = scheduler.expired(now, |slot| ledger.may_complete(slot)) {
+            return Some(self.reject_delayed(slot, Reason::Expired, Duration::ZERO));
         }
         if let Some(step) = self.send_next(now) {
             return Some(step);
@@ -134,7 +132,9 @@ impl Throttle {
     /// record of all is the oldest one of its partition, so it fits in the offset map.)
     #[inline(never)]
     fn release_oldest(&mut self, now: Time) -> Option<Step> {
-        let slot = self.scheduler.backlog.oldest()?;
+        let Location { partition, .. } = self.ledger.location(self.scheduler.backlog.oldest()?)?;
+        // Records that were read at one time stand in several lists: of them the oldest one of its partition.
+        let slot = self.ledger.oldest(partition)?;
         let location = self.ledger.release(slot)?;
         let record = self.scheduler.serve_unchecked(slot);
         let waited = now.since(record.since);

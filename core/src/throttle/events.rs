@@ -93,7 +93,7 @@ impl Throttle {
 
     fn apply_open_room(&mut self) {
         let room = self.open_room.filter(|_| self.shadow.is_none());
-        self.scheduler.gates.set_open_room(&self.scheduler.policy, room);
+        self.scheduler.gates.set_open_room(self.latest, &self.scheduler.policy, room);
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance. `ratio_of` tells the part of a client
@@ -169,6 +169,9 @@ impl Throttle {
     /// their slots, which are free now. Admissions still count.
     pub fn handle_revoked(&mut self, partition: u32) -> Vec<Slot> {
         let (slots, rejections) = self.ledger.revoke(partition);
+        for pending in &rejections {
+            self.handle_undone(pending.name.as_deref(), Some(pending.rejection.reason));
+        }
         for &slot in &slots {
             if !rejections.iter().any(|rejection| rejection.slot == slot) {
                 self.scheduler.remove(self.latest, slot);

@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use proptest::collection::vec;
-use proptest::prelude::{Just, Strategy, prop_oneof};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use watermaster_core::policy::{Lending, Mode, Policy, Window};
-use watermaster_core::units::{Ratio, Time};
+use watermaster_core::units::{Ratio, Time, Weight};
 use watermaster_core::{offset_map::MapBudget, window::slice_width};
 
-use crate::case::{Class, name, policies};
+use crate::case::{Class, grouped_policies, name};
 use crate::sim::{self, Fate, Sim};
 use crate::{check, support::random::Random};
 
@@ -23,18 +23,27 @@ enum Step {
     Own(u32),
     /// Another client sends this many.
     Other { client: usize, records: u32 },
+    /// So many ids that are not configured send some records each, ids that were not there before if they are `fresh`.
+    Strangers { ids: u32, each: u32, fresh: bool },
+    /// The policy is given again, as it is.
+    Reload,
 }
 
 #[derive(Debug, Clone)]
 struct Case {
     policy: Policy,
     script: Vec<Step>,
+    /// The time from one stranger to the next, as a part of a cycle: none, or enough for an allocation.
+    between_strangers: Option<u32>,
 }
 
 fn cases(class: Class) -> impl Strategy<Value = Case> {
-    policies(class).prop_flat_map(|mut policy| {
+    let shapes = (any::<bool>(), 1_u64..1_001, proptest::option::of(Just(99)));
+    (grouped_policies(class), shapes).prop_flat_map(|(mut policy, (is_short, unlisted, between_strangers))| {
         let other = |(client, records)| Step::Other { client, records };
         policy.mode = Mode::Reject;
+        policy.unlisted_weight = Weight::from_thousandths(unlisted).unwrap();
+        policy.max_delay = is_short.then_some(policy.cycle / 3);
         (policy.queue_capacity, policy.queue_bytes, policy.map_budget) = (1 << 40, 1 << 40, MapBudget::default());
         let clients = policy.clients.len();
         let step = prop_oneof![
@@ -42,8 +51,11 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
             3 => Just(Step::WaitForTheOldest),
             6 => prop_oneof![Just(1_u32), 1_u32..40, Just(5_000)].prop_map(Step::Own),
             3 => (1..clients, prop_oneof![1_u32..10, 1_u32..400]).prop_map(other),
+            2 => (1_u32..60, 1_u32..40, any::<bool>())
+                .prop_map(|(ids, each, fresh)| Step::Strangers { ids, each, fresh }),
+            1 => Just(Step::Reload),
         ];
-        vec(step, 1..60).prop_map(move |script| Case { policy: policy.clone(), script })
+        vec(step, 1..60).prop_map(move |script| Case { policy: policy.clone(), script, between_strangers })
     })
 }
 
@@ -59,16 +71,22 @@ impl Sent {
     }
 }
 
-/// Checks client 0, which sends no more than its default share in any window of a cycle: none of its records is
-/// rejected, and none waits for longer than a cycle and the slices by which windows count too much. With fixed windows
+/// Checks client 0, which sends no more than its default share in any window of a cycle, beside others, strangers and
+/// reloads, alone or in a group, and with a longest wait of a third of a cycle: none of its records is rejected, and
+/// none waits for longer than a cycle and the slices by which windows count too much. With fixed windows
 /// two shares of each client can come at an edge, and the second one waits for the first.
 fn within_its_share_is_never_rejected(case: Case) {
-    let Case { policy, script } = case;
+    let Case { policy, script, between_strangers } = case;
     let (cycle, capacity) = (policy.cycle, policy.capacity);
     let cycles = if policy.window == Window::Fixed { 2 } else { 1 };
-    let mut sim = Sim::new(policy, 1);
+    let mut sim = Sim::new(policy.clone(), 1);
+    if script.iter().any(|step| matches!(step, Step::Strangers { .. })) {
+        // All strangers together have one share, from the first one on.
+        sim.read("stranger", 0);
+        sim.run_for(cycle / 50);
+    }
     let share = sim.throttle.client(&name(0)).expect("a configured client").grant.default_share.floor();
-    let mut sent = Sent(VecDeque::new());
+    let (mut sent, mut fresh_ids) = (Sent(VecDeque::new()), 0);
     for step in script {
         match step {
             Step::Wait(thousandths) => sim.run_for(cycle * thousandths / 1_000),
@@ -82,6 +100,15 @@ fn within_its_share_is_never_rejected(case: Case) {
                     sim.read(&name(client), 0);
                 }
             }
+            Step::Strangers { ids, each, fresh } => {
+                for id in 0..ids {
+                    fresh_ids += u32::from(fresh);
+                    let id = if fresh { fresh_ids } else { id };
+                    (0..each).for_each(|_| _ = sim.read(&format!("stranger-{id}-x"), 0));
+                    sim.run_for(between_strangers.map_or(Duration::ZERO, |part| cycle / part));
+                }
+            }
+            Step::Reload => sim.throttle.handle_policy(sim.now, policy.clone()),
             Step::Own(records) => {
                 for _ in 0..records {
                     if sent.within(sim.now, cycle) >= share {
@@ -118,7 +145,7 @@ fn clients_that_send_all_of_their_shares_wait_no_longer_in_each_cycle() {
     // Client 2 learns to borrow. Its last flood comes half a slice before the first record of client 0.
     let floods = [[other(2, 84), Step::Wait(1_005)]; 8].concat().into_iter().chain([other(2, 84), Step::Wait(5)]);
     let script = floods.chain([shares; 12].concat()).collect();
-    within_its_share_is_never_rejected(Case { policy, script });
+    within_its_share_is_never_rejected(Case { policy, script, between_strangers: None });
 }
 
 /// A lender beside a flood, in percent.
