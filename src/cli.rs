@@ -118,7 +118,7 @@ Examples:
 struct RunArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Accept, this once, offsets that another program committed: records beyond them are read again
+    /// Accept, this once, offsets that another program committed: records are repeated, or skipped where they are ahead
     #[arg(long)]
     accept_foreign_offsets: bool,
     /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one

@@ -53,8 +53,10 @@ pub(super) fn start(
         // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not
         // tell how far its translation lags behind. The protected service did take the recent admissions.
         (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { admitted, ..OffsetMap::default() }, true),
-        (Err(DecodeError::HandedOver(map)), OnForeignOffset::Replay) => (map, true),
-        (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
+        (Err(why), OnForeignOffset::Replay) => {
+            tracing::warn!("{}/{partition} goes on at offset {offset}, as it may: {why}", topic());
+            (if let DecodeError::HandedOver(map) = why { map } else { OffsetMap::default() }, true)
+        }
         (Err(source), OnForeignOffset::Stop) => {
             return Err(Event::Refused(ForeignOffset { topic: topic(), partition, offset, source }));
         }

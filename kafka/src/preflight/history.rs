@@ -48,9 +48,9 @@ pub(super) fn check(
     let group = group_id(kafka, service);
     match look(kafka, service, &group, partitions, timeout) {
         Ok(Start::Own) => None,
-        Ok(Start::Foreign(foreign)) => {
+        Ok(Start::Foreign { foreign, more }) => {
             let replay = kafka.on_foreign_offset == OnForeignOffset::Replay;
-            Some(Problem::ForeignOffset { foreign, replay })
+            Some(Problem::ForeignOffset { foreign, more, replay })
         }
         Ok(Start::Fresh(history)) if settings.start_from_is_written => {
             Some(Problem::FreshGroup { group, history, start_from: kafka.start_from })
@@ -64,8 +64,8 @@ pub(super) fn check(
 enum Start {
     /// The offsets of this program, or the first ones of sources that hold nothing.
     Own,
-    /// One of them is another program's.
-    Foreign(ForeignOffset),
+    /// One of them is another program's, and so are these more.
+    Foreign { foreign: ForeignOffset, more: usize },
     /// The group has none, and records wait.
     Fresh(History),
 }
@@ -80,7 +80,7 @@ fn look(
     // were committed before answer the question as well.
     let committed = asker.committed_now(group, &topics, &partitions, false, timeout)?;
     if !committed.is_empty() {
-        let foreign = committed.into_iter().find_map(|((source, partition), (offset, metadata))| {
+        let mut foreign = committed.into_iter().filter_map(|((source, partition), (offset, metadata))| {
             match offset_map::decode(offset, &metadata) {
                 // An instance starts at a copy of an own offset.
                 Ok(_) | Err(DecodeError::Copied { .. }) => None,
@@ -89,7 +89,8 @@ fn look(
                 }
             }
         });
-        return Ok(foreign.map_or(Start::Own, Start::Foreign));
+        let Some(first) = foreign.next() else { return Ok(Start::Own) };
+        return Ok(Start::Foreign { foreign: first, more: foreign.count() });
     }
     let filled = watermarks(&asker.consumer, &topics, &partitions, deadline).map_err(KafkaError::from)?;
     let filled: Vec<_> = filled.into_iter().filter(|(_, (low, high))| low < high).collect();

@@ -106,10 +106,11 @@ pub enum Problem {
     )]
     UndecidedStart { group: String, history: History, enforce: bool },
     #[error(
-        "an instance that starts {}: {foreign}",
-        if *.replay { "goes on there, and may repeat records" } else { "stops, unless it is told to go on" }
+        "an instance that starts {}: {foreign}{}",
+        if *.replay { "goes on there, and may repeat or skip records" } else { "stops, unless it is told to go on" },
+        if *.more > 0 { format!(". {} more partitions have such an offset", .more) } else { String::new() }
     )]
-    ForeignOffset { foreign: ForeignOffset, replay: bool },
+    ForeignOffset { foreign: ForeignOffset, more: usize, replay: bool },
     #[error("it was not checked whether the group {group} starts at old records: {reason}")]
     StartUnanswered { group: String, reason: String },
 

@@ -51,7 +51,9 @@ impl Agreement {
             }
             return;
         }
-        if self.is_told || (!refuses && now.since(self.since) < TOLD_AFTER) {
+        // Right after a change of all instances, the terms of the former ones are only those of the bank, for a moment.
+        let may_pass = !refuses || self.others.is_empty();
+        if self.is_told || (may_pass && now.since(self.since) < TOLD_AFTER) {
             return;
         }
         (self.is_told, self.has_warned) = (true, true);
@@ -114,6 +116,17 @@ mod tests {
         assert_eq!(told_at(5_000, &[]), (false, false), "a change that reached the other instance");
         assert_eq!([6_000, 11_000].map(|ms| told_at(ms, &other)), [(false, false), (true, true)]);
         assert_eq!(told_at(12_000, &[]), (false, false));
+    }
+
+    /// The bug: after a stop of all instances and a change of the mode, each start warned of instances that were gone.
+    #[test]
+    fn terms_without_an_instance_are_told_only_if_they_last() {
+        let mut agreement = Agreement::default();
+        let mut told_at = |ms: u64| {
+            agreement.compare(Time::from_nanos(ms * 1_000_000), "kyc", OWN, &[], true);
+            agreement.is_told
+        };
+        assert_eq!([0, 600, 4_999, 5_000].map(&mut told_at), [false, false, false, true]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod report;
 
 use std::collections::BTreeMap;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, TooLarge};
@@ -33,10 +34,10 @@ pub struct HandoverArgs {
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// Give Watermaster's offsets of the source topics to this consumer group
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP", value_parser = NonEmptyStringValueParser::new())]
     to: Option<String>,
     /// Give this consumer group's offsets of the source topics to Watermaster
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP", value_parser = NonEmptyStringValueParser::new())]
     from: Option<String>,
     /// Commit the offsets
     #[arg(long)]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use watermaster_api::{RuleDryRun, RuleView, TakenOver};
+use watermaster_core::rules::log::record::RuleVersion;
 use watermaster_core::units::LAST_MS;
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
@@ -76,8 +77,8 @@ pub struct PutArgs {
     /// The reason, for people
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// Change only this version
-    #[arg(long, value_name = "VERSION")]
+    /// Change only this version, as `rules get` prints it
+    #[arg(long, value_name = "VERSION", value_parser = version)]
     if_match: Option<String>,
     /// Show the effect, and write nothing
     #[arg(long)]
@@ -91,8 +92,8 @@ pub struct RemoveArgs {
     name: String,
     #[command(flatten)]
     instance: InstanceArgs,
-    /// Delete only this version
-    #[arg(long, value_name = "VERSION")]
+    /// Delete only this version, as `rules get` prints it
+    #[arg(long, value_name = "VERSION", value_parser = version)]
     if_match: Option<String>,
     /// Show the effect, and delete nothing
     #[arg(long)]
@@ -252,9 +253,10 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         return Err(RulesError::File(why));
     }
     let known = run_time(target)?;
-    let tell = |name: &str, change: Result<Value, RulesError>| {
+    let tell = |name: &str, change: Result<Value, RulesError>, is_deleted: bool| {
         let said = change.as_ref().map_or_else(ToString::to_string, |answer| told(answer, args.dry_run));
-        print(format_args!("{name}: {said}"));
+        let would = if is_deleted && args.dry_run { "would be deleted: " } else { "" };
+        print(format_args!("{name}: {would}{said}"));
         change.map(drop)
     };
     let mut done = Ok(());
@@ -266,7 +268,7 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
             }
             rule => rule.map(|rule| rule.etag.as_str()),
         };
-        done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, None)));
+        done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, None), false));
     }
     if args.prune && done.is_err() {
         // The missing rule may be in the place of one with another name.
@@ -274,13 +276,22 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         return done;
     }
     for rule in known.iter().filter(|rule| args.prune && wanted.iter().all(|(name, _)| *name != rule.name)) {
-        done = done.and(tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run, None)));
+        done = done.and(tell(&rule.name, target.change(&rule.name, None, Some(&rule.etag), args.dry_run, None), true));
     }
     done
 }
 
 fn run_time(target: &RulesInstance) -> Result<Vec<RuleView>, RulesError> {
     target.rules("&origin=run_time")
+}
+
+/// Reads a version of a rule, or the word for the version in the file.
+fn version(text: &str) -> Result<String, &'static str> {
+    let stated = text.trim_matches('"');
+    match stated == "file" || RuleVersion::parse(stated).is_some() {
+        true => Ok(stated.to_owned()),
+        false => Err("allowed: a version such as 1-4d99b7d373c4b06b, or file for a rule of the file"),
+    }
 }
 
 /// Returns whether two texts are one rule.
@@ -429,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_file_takes_no_options_of_a_rule() {
-        for (option, value) in [("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "1-0")] {
+        for (option, value) in [("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "file")] {
             let parsed = PutCommand::try_parse_from(["put", "--file", "rules.toml", option, value]);
             assert!(parsed.is_err(), "{option}");
         }

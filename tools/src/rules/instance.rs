@@ -143,7 +143,7 @@ impl RulesInstance {
         };
         let path = self.path(&format!("rules/{}{query}", percent_encoded(name)));
         let in_force = match if_match {
-            Some(stated) => Some(stated.trim_matches('"').to_owned()),
+            Some(stated) => Some(stated.to_owned()),
             None if dry_run => None,
             None => self.version(name)?,
         };
