@@ -44,7 +44,7 @@ use crate::allocator::{Credit, FairWeights, Grant, Part};
 use crate::ledger::TopicWait;
 use crate::policy::{Mode, Policy, Scope, Window};
 use crate::units::{Ratio, Time};
-use crate::{slot::Slot, window::slice_width};
+use crate::{linked_list::LinkedList, slot::Slot, window::slice_width};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
@@ -81,6 +81,8 @@ pub(crate) struct Scheduler {
     may_expire: bool,
     /// Clients that may have records to expire, by a rule.
     expiring: Vec<u32>,
+    /// No record that goes first expires before this time.
+    first_expires: Time,
     /// Expired records are left until this time, and overdue ones: the offset map has no room for them.
     expire_after: Time,
     overdue_after: Time,
@@ -109,6 +111,7 @@ impl Scheduler {
             bounds: Bounds::default(),
             may_expire: policy.max_delay.is_some(),
             expiring: Vec::new(),
+            first_expires: Time::NEVER,
             expire_after: Time::ZERO,
             overdue_after: Time::ZERO,
             takeover: Time::ZERO,
@@ -171,7 +174,10 @@ impl Scheduler {
             head.is_some_and(|head| self.backlog.get(head).since < client.expires_before)
         };
         self.expiring = self.clients.iter().filter(|(_, client)| has_some(client)).map(|(index, _)| index).collect();
-        self.may_expire = self.policy.max_delay.is_some() || self.backlog.has_own_delays() || !self.expiring.is_empty();
+        // Other rules may give those that go first another longest wait.
+        self.first_expires = Time::ZERO;
+        let has_others = self.backlog.has_own_delays() || !self.backlog.first.is_empty();
+        self.may_expire = self.policy.max_delay.is_some() || has_others || !self.expiring.is_empty();
     }
 
     /// Determines the records that exceed the bounds of a new policy.
@@ -275,9 +281,7 @@ impl Scheduler {
         let [age, unowned] = [wait.age_ms, wait.unowned_ms].map(|ms| Duration::from_millis(ms.into()));
         let cycle = self.policy.cycle;
         let client = self.clients.get(index);
-        // A record with a longest wait of its own waits in the list of those.
-        let is_apart = self.clients.is_limited(index) || client.queue.has_own_delay;
-        if age > cycle + cycle / 8 || is_apart || client.queue.has_others() {
+        if age > cycle + cycle / 8 || self.clients.is_limited(index) || client.queue.has_others() {
             return false;
         }
         // Not that of this instance: a client without demand here so far has no part of it.
@@ -342,6 +346,9 @@ impl Scheduler {
             self.backlog.keep(queue);
         }
         let length = queue.records.len();
+        if record.first {
+            self.first_expires = self.first_expires.min(self.deadline(slot));
+        }
         if self.bounds.are_near(length, &self.policy) && self.policy.evicts() {
             let (backlogs, bounds) = self.backlogs();
             bounds.note_growth(record.client, length, backlogs);
@@ -414,30 +421,33 @@ impl Scheduler {
             !client.is_some_and(|client| client.queue.records.head().is_some_and(|head| has_expired(client, head)))
         };
         while expiring.pop_if(is_done).is_some() {}
-        let by_rule = self.expiring.iter().filter_map(|&client| self.clients.lookup(client)).flat_map(|client| {
-            self.backlog
-                .records_of(&client.queue)
-                .take_while(|&slot| self.backlog.get(slot).since < client.expires_before)
-        });
-        let first = self.next_deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, slot)| slot);
-        if first.is_none() && self.expiring.is_empty() {
+        let is_due = |slot: &Slot| self.deadline(*slot) <= now;
+        if self.first_expires <= now && !self.backlog.first.head().as_ref().is_some_and(is_due) {
+            let deadlines = self.backlog.first().map(|slot| self.deadline(slot));
+            self.first_expires = deadlines.min().unwrap_or(Time::NEVER);
+        }
+        if self.expiring.is_empty() && self.next_deadline() > now {
             return None;
         }
-        let of_list = |list| self.backlog.in_list(list).take_while(|&slot| self.deadline(slot) <= now);
-        let due = first.into_iter().chain(self.backlog.lists().flat_map(of_list));
-        let found = by_rule.chain(due).take(LOOKED_AT).find(|&slot| may_complete(slot));
+        let is_due = |slot: &Slot| self.deadline(*slot) <= now;
+        let by_rule = self.expiring.iter().filter_map(|&client| self.clients.lookup(client)).flat_map(|client| {
+            let records = self.backlog.records_of(&client.queue);
+            records.take_while(|&slot| self.backlog.get(slot).since < client.expires_before)
+        });
+        let of_first = self.backlog.first().take(if self.first_expires <= now { usize::MAX } else { 0 }).filter(is_due);
+        let of_others = self.backlog.in_turn().flat_map(|list| self.backlog.in_list(list).take_while(is_due));
+        let found = by_rule.chain(of_first).chain(of_others).take(LOOKED_AT).find(|&slot| may_complete(slot));
         if found.is_none() {
             self.expire_after = now + self.policy.commit_interval;
         }
         found
     }
 
-    /// The first delayed record that will have waited for as long as it may, and when.
+    /// No delayed record will have waited for as long as it may before this time.
     #[inline]
-    fn next_deadline(&self) -> Option<(Time, Slot)> {
-        let of_service = self.backlog.heads().map(|slot| (self.deadline(slot), slot));
-        let all = self.backlog.other_deadlines().chain(of_service);
-        all.min_by_key(|(deadline, _)| *deadline).filter(|(deadline, _)| *deadline != Time::NEVER)
+    fn next_deadline(&self) -> Time {
+        let heads = self.backlog.in_turn().filter_map(LinkedList::head).map(|head| self.deadline(head));
+        heads.fold(self.first_expires, Time::min)
     }
 
     /// The time at which a delayed record has waited for as long as it may. In mode reject a record that goes first is
@@ -552,9 +562,8 @@ impl Scheduler {
         }
         let mut next = self.cycles.next_allocation();
         if self.may_expire {
-            let deadline = self.next_deadline().map(|(deadline, _)| deadline);
-            let deadline = if self.expiring.is_empty() { deadline } else { Some(now) };
-            next = deadline.map_or(next, |deadline| next.min(deadline.max(self.expire_after)));
+            let deadline = if self.expiring.is_empty() { self.next_deadline() } else { now };
+            next = next.min(deadline.max(self.expire_after));
         }
         if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);

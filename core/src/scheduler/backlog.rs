@@ -90,7 +90,7 @@ fn is_clearly_earlier(now: Time, open: Time, until: Time) -> bool {
 impl Backlog {
     /// All delayed records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.lists().flat_map(|list| self.in_list(list))
+        self.first().chain(self.in_turn().flat_map(|list| self.in_list(list)))
     }
 
     /// The records that go first, in the order of their arrival.
@@ -110,12 +110,13 @@ impl Backlog {
         others.fold(self.oldest_of_service(), |oldest, other| self.older(oldest, Some(other)))
     }
 
-    /// The lists of all delayed records.
-    pub(super) fn lists(&self) -> impl Iterator<Item = &LinkedList> {
-        [&self.first, &self.arrivals].into_iter().chain(self.others.iter().map(|(_, list)| list))
+    /// The lists of records that fair queueing serves: those that may wait for as long as the service allows, and those
+    /// of each other longest wait.
+    pub(super) fn in_turn(&self) -> impl Iterator<Item = &LinkedList> {
+        [&self.arrivals].into_iter().chain(self.others.iter().map(|(_, list)| list))
     }
 
-    /// The records of one of the [lists](Backlog::lists), in the order of their arrival.
+    /// The records of a list of all delayed records, in the order of their arrival.
     pub(super) fn in_list(&self, list: &LinkedList) -> impl Iterator<Item = Slot> {
         list.iter(&self.entries, |entry| &entry.of_all)
     }
@@ -123,12 +124,6 @@ impl Backlog {
     /// The records of a client, in the order of their arrival.
     pub(super) fn records_of(&self, queue: &ClientQueue) -> impl Iterator<Item = Slot> {
         queue.records.iter(&self.entries, |entry| &entry.of_client)
-    }
-
-    /// The oldest record of those that go first, and of those in their clients' turns that may wait for as long as the
-    /// service allows.
-    pub(super) fn heads(&self) -> impl Iterator<Item = Slot> {
-        self.first.head().into_iter().chain(self.arrivals.head())
     }
 
     /// The oldest delayed record of those that may wait for as long as the service allows.
@@ -148,15 +143,6 @@ impl Backlog {
     /// Returns whether records may wait for other times than the service's.
     pub(super) fn has_own_delays(&self) -> bool {
         self.others.iter().any(|(_, list)| !list.is_empty())
-    }
-
-    /// The deadline of the oldest record of each list whose records may wait for a time of their own.
-    pub(super) fn other_deadlines(&self) -> impl Iterator<Item = (Time, Slot)> + '_ {
-        let deadline = |&(delay, ref list): &(Duration, LinkedList)| {
-            let slot = list.head()?;
-            Some((self.get(slot).since + delay, slot))
-        };
-        self.others.iter().filter_map(deadline)
     }
 
     /// The longest that a record may wait, if that is not the service's longest wait.
