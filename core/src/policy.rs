@@ -150,8 +150,7 @@ impl Policy {
         };
         let by_table = table.filter(|&table| {
             let GroupPolicy { name, clients, .. } = &self.groups[table];
-            let by_id = clients.iter().any(|pattern| pattern.id() == Some(client));
-            Rank::of_group_table(&format!("group.{name}"), by_id) < Rank::of(rule, client)
+            Rank::of_group_table(&format!("group.{name}"), clients, client) < Rank::of(rule, client)
         });
         if by_table.is_some() { (by_table, None) } else { (self.group_named(group), Some(rule)) }
     }
@@ -188,12 +187,12 @@ impl Policy {
             && self.rules.makes_group(name, self.rules_at_ms)
     }
 
-    /// The index of the group with a table that lists a client. Of several patterns the one with the most literal
-    /// characters counts, then the first group by name.
+    /// The index of the group with a table that lists a client: by its id, or by the pattern with the most literal
+    /// characters, then the first group by name.
     fn table_of(&self, client: &str) -> Option<usize> {
         let literal = |group: &GroupPolicy| {
             let patterns = group.clients.iter().filter(|pattern| pattern.matches(client));
-            patterns.map(ClientPattern::literal_characters).max()
+            patterns.map(|pattern| (pattern.id().is_some(), pattern.literal_characters())).max()
         };
         let matching =
             self.groups.iter().enumerate().filter_map(|(index, group)| Some((literal(group)?, group, index)));

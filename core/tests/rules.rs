@@ -13,10 +13,11 @@ use proptest::proptest;
 use sim::{Fate, START, START_MS, Sim, granted, policy};
 use support::rule::{clients, patterns, rule};
 use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Overflow, Policy};
+use watermaster_core::policy::{ClientPattern, GroupPolicy, Limit, Mode, Overflow, Policy, Scope};
 use watermaster_core::reason::Reason;
 use watermaster_core::rules::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget, Rules};
 use watermaster_core::scheduler::Client;
+use watermaster_core::throttle::Throttle;
 use watermaster_core::units::Weight;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -577,6 +578,40 @@ fn the_number_of_groups_is_bounded() {
         sim.throttle.client(client).unwrap().group()
     };
     assert_eq!([group_of(&mut sim, "g10000/a"), group_of(&mut sim, "g00000/a")], [Some(0), Some(1)]);
+}
+
+fn group_of_clients(name: &str, listed: &[&str]) -> GroupPolicy {
+    let (weight, limits) = (Weight::ONE, Vec::new());
+    GroupPolicy { name: name.to_owned(), weight, limits, hold: false, clients: patterns(listed) }
+}
+
+/// The bug: in a group of instances, a group that a rule made before any client was known stopped the engine.
+#[test]
+fn a_rule_makes_a_group_before_the_first_client() {
+    for scope in [Scope::Instance, Scope::Group] {
+        let base = Policy { scope, names_groups: true, ..policy(10, SECOND) };
+        let gold = vec![rule("gold", RuleTarget::Groups(patterns(&["gold"])), weight(2))];
+        let with_rule = Policy { rules: Arc::new(Rules::new(gold)), ..base.clone() }.at(START_MS);
+        let mut throttle = Throttle::new(base, START);
+        throttle.handle_rules(START, with_rule.clone());
+        throttle.handle_policy(START, with_rule);
+    }
+}
+
+/// The bugs: a group's table with `"*"` was before a rule of run time for all clients, and one with a client's id was
+/// behind one with a pattern of as many characters.
+#[test]
+fn tables_of_groups_rank_as_rules_do() {
+    let groups = vec![group_of_clients("a", &[]), group_of_clients("z", &["*"])];
+    let effects = Effects { group: Some("a".into()), ..Effects::default() };
+    let to_a = Rule { origin: Origin::RunTime, ..rule("move", clients(&["*"]), effects) };
+    let with_rule = Policy { groups, rules: Arc::new(Rules::new(vec![to_a])), ..policy(10, SECOND) }.at(START_MS);
+    let name_of = |policy: &Policy, client| policy.group_of(client).map(|group| policy.groups[group].name.clone());
+    assert_eq!(name_of(&with_rule, "x").as_deref(), Some("a"));
+    let groups = vec![group_of_clients("a", &["car-1*"]), group_of_clients("b", &["car-1"])];
+    let tables = Policy { groups, ..policy(10, SECOND) };
+    assert_eq!(name_of(&tables, "car-1").as_deref(), Some("b"));
+    assert_eq!(name_of(&tables, "car-12").as_deref(), Some("a"));
 }
 
 #[test]

@@ -200,7 +200,12 @@ impl ClientMeter {
                 }
             }
         };
-        Load { demand: demand.min(params.capacity), wants: client.last_wants }
+        // Records that the client's own limit holds back use no capacity. In reject mode they do not wait.
+        let limited = match (params.mode, client.limits.as_deref()) {
+            (Mode::Shape, Some(limits)) => limits.most_in(params.cycle),
+            _ => u64::MAX,
+        };
+        Load { demand: demand.min(params.capacity).min(limited), wants: client.last_wants }
     }
 
     fn note_arrivals(&mut self, now: Time, arrivals: u64, passed: Duration, params: &GroupParams) {

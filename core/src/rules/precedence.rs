@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 
 use super::Rules;
 use super::rule::{Field, Origin, Rule};
+use crate::pattern::ClientPattern;
 
 /// The way in which a rule names its target, the narrowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,8 +53,14 @@ impl<'r> Rank<'r> {
     }
 
     /// The rank of a table of a group that lists a client, by its id or by a pattern.
-    pub(crate) fn of_group_table(name: &'r str, by_id: bool) -> Rank<'r> {
-        let reach = if by_id { Reach::Id } else { Reach::Pattern };
+    pub(crate) fn of_group_table(name: &'r str, listed: &[ClientPattern], client: &str) -> Rank<'r> {
+        let reach = |pattern: &ClientPattern| match pattern.literal_characters() {
+            _ if pattern.id().is_some() => Reach::Id,
+            0 => Reach::All,
+            _ => Reach::Pattern,
+        };
+        let matching = listed.iter().filter(|pattern| pattern.matches(client));
+        let reach = matching.map(reach).min().unwrap_or(Reach::All);
         Rank { priority: Reverse(0), reach, origin: Origin::File, name }
     }
 

@@ -209,6 +209,12 @@ impl Client {
         self.used.count(now, cycle) + others >= share && self.used.count_at_least(now, cycle) + others >= share
     }
 
+    /// The group of a client that is not configured.
+    #[inline]
+    pub(super) fn unlisted_in(&self) -> QueueOf {
+        self.group.filter(|_| !self.configured)
+    }
+
     /// Returns whether the client is owed another record since a takeover.
     pub(super) fn is_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
         self.owed_step = nanos(cycle) / share.max(1);

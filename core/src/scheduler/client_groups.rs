@@ -165,6 +165,12 @@ impl ClientGroups {
         self.list[index].unlisted.share = share.floor();
     }
 
+    /// The clients of a group that are not configured.
+    #[inline]
+    pub(super) fn unlisted(&mut self, group: QueueOf) -> Option<&mut Unlisted> {
+        Some(&mut self.list[usize::from(group?)].unlisted)
+    }
+
     fn find_unlisted_shares(&mut self, capacity: u64) {
         let total = self.total_weight();
         (0..self.list.len()).for_each(|index| self.find_unlisted_share(index, capacity, total));
@@ -213,7 +219,8 @@ impl ClientGroups {
     pub(super) fn weigh(&mut self, capacity: u64, fair: &mut FairQueue) {
         self.find_unlisted_shares(capacity);
         fair.extend(self.list.len());
-        let total = self.total_weight();
+        // Groups that a rule makes have no weight before their first client.
+        let total = self.total_weight().max(1);
         for (index, group) in self.list.iter().enumerate() {
             let weight = match group.grant == Grant::default() {
                 true => allocator::default_share(capacity, self.weight(group), total),

@@ -130,7 +130,9 @@ impl Scheduler {
         if client.queue.has_others() {
             return Decision::Delay { client: index, first: false };
         }
-        let borrows = self.clients.has_used_its_share(index, now, cycle);
+        let unlisted = client.unlisted_in();
+        let borrows = client.has_used_its_share(now, cycle)
+            || self.clients.groups.unlisted(unlisted).is_some_and(|all| all.has_used_its_share(now, cycle));
         if borrows && !fits() {
             return Decision::Delay { client: index, first: false };
         }
@@ -144,9 +146,11 @@ impl Scheduler {
             return Decision::Delay { client: index, first: true };
         }
         match self.clients.take_limits(now, index) {
-            Ok(client) if borrows => client.used.charge(now, cycle),
-            Ok(_) => self.clients.charge_within_share(index, now, cycle),
+            Ok(client) => client.used.charge(now, cycle),
             Err(_) => return self.reject(now, index, Reason::ClientLimit),
+        }
+        if !borrows && let Some(all) = self.clients.groups.unlisted(unlisted) {
+            all.used.charge(now, cycle);
         }
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }

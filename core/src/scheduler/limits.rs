@@ -73,6 +73,12 @@ impl Limits {
         self.buckets.iter_mut().zip(&self.whole).any(|(bucket, limit)| counts(limit) && bucket.has_debt(now))
     }
 
+    /// The most records that go in this time, at all instances together.
+    pub(crate) fn most_in(&self, time: Duration) -> u64 {
+        let most = |limit: &Limit| limit.pace_in(time).ceil() as u64 + u64::from(limit.burst.get());
+        self.whole.iter().map(most).min().unwrap_or(u64::MAX)
+    }
+
     /// Returns whether one more record fits now.
     pub(super) fn has_room(&mut self, now: Time) -> bool {
         !self.held && self.buckets.iter_mut().all(|bucket| bucket.has_room(now))

@@ -365,9 +365,8 @@ impl Registry {
 
     /// The clients of a client's group that are not configured, if it is one of them.
     pub(super) fn unlisted_of(&mut self, index: u32) -> Option<&mut Unlisted> {
-        let Client { group, configured, .. } = *self.get(index);
-        let group = group.filter(|_| !configured)?;
-        Some(&mut self.groups.list[usize::from(group)].unlisted)
+        let group = self.get(index).unlisted_in();
+        self.groups.unlisted(group)
     }
 
     /// Returns whether a client has a limit of its own or by its group, or is held.
