@@ -24,6 +24,7 @@ mod client_groups;
 mod cycles;
 mod decision;
 mod excess;
+mod expiry;
 mod fair;
 mod falling_part;
 mod forecast;
@@ -42,9 +43,9 @@ use std::time::Duration;
 
 use crate::allocator::{Credit, FairWeights, Grant, Part};
 use crate::ledger::TopicWait;
-use crate::policy::{Mode, Policy, Scope, Window};
+use crate::policy::{Mode, Policy, Scope};
+use crate::slot::Slot;
 use crate::units::{Ratio, Time};
-use crate::{linked_list::LinkedList, slot::Slot, window::slice_width};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
@@ -63,10 +64,6 @@ pub use limits::Limits;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 pub(crate) use spacing::least_limit;
-use unlisted::Unlisted;
-
-/// The most expired records that are looked at for one that may complete: each is a step in memory.
-const LOOKED_AT: usize = 1_000;
 
 /// The clients of a service and their delayed records.
 #[derive(Debug)]
@@ -140,7 +137,7 @@ impl Scheduler {
         if (old.mode, self.policy.mode) == (Mode::Reject, Mode::Shape) {
             // Records that go first are not paced: those of a whole cycle may wait, and would go at once.
             for (index, client) in self.clients.iter_mut_indexed() {
-                self.backlog.wait_in_turn(index, &mut client.queue, |_| ());
+                self.backlog.wait_in_turn(index, &mut client.queue);
             }
         }
         self.allocate_anew(Cause::Reload);
@@ -165,19 +162,6 @@ impl Scheduler {
         }
         self.clients.requeue_all(&mut self.backlog);
         self.find_expiring();
-    }
-
-    /// Finds the clients with records that a rule expires.
-    fn find_expiring(&mut self) {
-        let has_some = |client: &Client| {
-            let head = client.queue.records.head();
-            head.is_some_and(|head| self.backlog.get(head).since < client.expires_before)
-        };
-        self.expiring = self.clients.iter().filter(|(_, client)| has_some(client)).map(|(index, _)| index).collect();
-        // Other rules may give those that go first another longest wait.
-        self.first_expires = Time::ZERO;
-        let has_others = self.backlog.has_own_delays() || !self.backlog.first.is_empty();
-        self.may_expire = self.policy.max_delay.is_some() || has_others || !self.expiring.is_empty();
     }
 
     /// Determines the records that exceed the bounds of a new policy.
@@ -287,14 +271,15 @@ impl Scheduler {
         // Not that of this instance: a client without demand here so far has no part of it.
         let share = self.clients.default_grant(self.policy.capacity, client).records;
         let (takeover, unowned) = (self.takeover, unowned.min(cycle));
-        let is_owed = self.clients.get_mut(index).is_owed(now, takeover, share, unowned, cycle);
-        let mut unlisted = self.clients.unlisted_of(index);
-        let has_more = |all: &mut &mut Unlisted| all.owed.has_more(now, takeover, all.share, unowned, cycle);
-        if !is_owed || !unlisted.as_mut().is_none_or(has_more) {
+        if !self.clients.get_mut(index).is_owed(now, takeover, share, unowned, cycle) {
             return false;
         }
-        if let Some(unlisted) = unlisted {
-            unlisted.owed.taken += 1;
+        // Clients that are not configured are owed one share together.
+        if let Some(all) = self.clients.unlisted_of(index) {
+            if !all.owed.has_more(now, takeover, all.share, unowned, cycle) {
+                return false;
+            }
+            all.owed.taken += 1;
         }
         self.clients.get_mut(index).owed.taken += 1;
         true
@@ -365,104 +350,6 @@ impl Scheduler {
         }
     }
 
-    /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of
-    /// the group's capacity that this instance holds has become smaller than its clients' shares. Those that may not
-    /// complete stay for one commit interval.
-    #[inline]
-    pub fn overdue(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
-        let first = self.backlog.first.head()?;
-        let is_due = self.overdue_after <= now && self.overdue_at(first) <= now && self.gates.may_reject(now);
-        if is_due { self.find_overdue(now, may_complete) } else { None }
-    }
-
-    #[cold]
-    fn find_overdue(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
-        let found =
-            self.backlog.first().take_while(|&slot| self.overdue_at(slot) <= now).find(|&slot| may_complete(slot));
-        if found.is_none() {
-            self.overdue_after = now + self.policy.commit_interval;
-        }
-        found
-    }
-
-    /// Outside a group, the capacity may have been lowered, or the service had no room: the record waits on.
-    fn overdue_at(&self, slot: Slot) -> Time {
-        let is_rejected = self.policy.mode == Mode::Reject && self.policy.scope == Scope::Group;
-        if is_rejected { self.explained_until(slot) } else { Time::NEVER }
-    }
-
-    /// The time until which shares explain the wait of a record that goes first (reject mode).
-    fn explained_until(&self, slot: Slot) -> Time {
-        let window = self.policy.window_length();
-        // Around an edge of fixed windows, clients may send twice their shares.
-        let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
-        // Records that clients are owed come on top of those within their shares: at most those of a cycle.
-        let most = if self.backlog.owes { most + window } else { most };
-        // Without a limit a record waits for an instance's part of the capacity, however small its client's use is.
-        self.backlog.get(slot).since.max(self.gates.limited_since) + most + slice_width(window) * 2
-    }
-
-    /// A delayed record that has waited for as long as it may, or that a rule expires. Those that may not complete stay
-    /// for one commit interval: their completion does not fit in the offset map, which older records of their partition
-    /// that may wait for longer hold back.
-    #[inline]
-    pub fn expired(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
-        if self.may_expire { self.find_expired(now, may_complete) } else { None }
-    }
-
-    fn find_expired(&mut self, now: Time, may_complete: impl Fn(Slot) -> bool) -> Option<Slot> {
-        if self.expire_after > now {
-            return None;
-        }
-        let Scheduler { expiring, clients, backlog, .. } = self;
-        let has_expired = |client: &Client, slot: Slot| backlog.get(slot).since < client.expires_before;
-        let is_done = |index: &mut u32| {
-            let client = clients.lookup(*index);
-            !client.is_some_and(|client| client.queue.records.head().is_some_and(|head| has_expired(client, head)))
-        };
-        while expiring.pop_if(is_done).is_some() {}
-        let is_due = |slot: &Slot| self.deadline(*slot) <= now;
-        if self.first_expires <= now && !self.backlog.first.head().as_ref().is_some_and(is_due) {
-            let deadlines = self.backlog.first().map(|slot| self.deadline(slot));
-            self.first_expires = deadlines.min().unwrap_or(Time::NEVER);
-        }
-        if self.expiring.is_empty() && self.next_deadline() > now {
-            return None;
-        }
-        let is_due = |slot: &Slot| self.deadline(*slot) <= now;
-        let by_rule = self.expiring.iter().filter_map(|&client| self.clients.lookup(client)).flat_map(|client| {
-            let records = self.backlog.records_of(&client.queue);
-            records.take_while(|&slot| self.backlog.get(slot).since < client.expires_before)
-        });
-        let of_first = self.backlog.first().take(if self.first_expires <= now { usize::MAX } else { 0 }).filter(is_due);
-        let of_others = self.backlog.in_turn().flat_map(|list| self.backlog.in_list(list).take_while(is_due));
-        let found = by_rule.chain(of_first).chain(of_others).take(LOOKED_AT).find(|&slot| may_complete(slot));
-        if found.is_none() {
-            self.expire_after = now + self.policy.commit_interval;
-        }
-        found
-    }
-
-    /// No delayed record will have waited for as long as it may before this time.
-    #[inline]
-    fn next_deadline(&self) -> Time {
-        let heads = self.backlog.in_turn().filter_map(LinkedList::head).map(|head| self.deadline(head));
-        heads.fold(self.first_expires, Time::min)
-    }
-
-    /// The time at which a delayed record has waited for as long as it may. In mode reject a record that goes first is
-    /// within its client's share: it stays for as long as shares can explain its wait.
-    fn deadline(&self, slot: Slot) -> Time {
-        let record = self.backlog.get(slot);
-        let delay = self.backlog.own_delay(record).or(self.policy.max_delay);
-        let deadline = delay.map_or(Time::NEVER, |delay| record.since + delay);
-        if record.first && self.policy.mode == Mode::Reject {
-            deadline.max(self.explained_until(slot))
-        } else {
-            deadline
-        }
-    }
-
     /// The client that is served next, and its first record; `None` if no record may go now.
     #[inline]
     pub fn next_turn(&mut self, now: Time) -> Option<(u32, Slot)> {
@@ -503,9 +390,7 @@ impl Scheduler {
         let client = match self.clients.take_limits(now, index) {
             Ok(client) => client,
             Err(_) if first && self.policy.mode == Mode::Shape => {
-                let Client { queue, used, .. } = self.clients.get_mut(index);
-                let cycle_start = self.cycles.start;
-                self.backlog.wait_in_turn(index, queue, |since| used.refund(now, since, cycle_start));
+                self.backlog.wait_in_turn(index, &mut self.clients.get_mut(index).queue);
                 return ClientTurn::Blocked;
             }
             Err(limit) if first => return ClientTurn::OverLimit { until: limit.until },

@@ -77,7 +77,7 @@ fn no_record_within_a_share_expires_before_the_window_has_room() {
     assert_eq!(sim.rejected("a"), 0);
 }
 
-/// The bug: records that go first had the service's `max_delay`, whatever their client's rule says.
+/// The bug: a record that goes first expired after the service's `max_delay`, although a rule gives its client another.
 #[test]
 fn a_record_that_goes_first_waits_as_long_as_its_rule_says() {
     let short = Policy { max_delay: Some(5 * SECOND), ..reject(20, CYCLE) };

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 
 use super::Rules;
-use super::rule::{Field, Origin, Rule};
+use super::rule::{Field, Origin, Rule, reach_by_pattern};
 use crate::pattern::ClientPattern;
 
 /// The way in which a rule names its target, the narrowest first.
@@ -40,11 +40,14 @@ pub enum Advantage {
     Name,
 }
 
+fn by_id(patterns: &[ClientPattern], id: &str) -> Option<Reach> {
+    patterns.iter().any(|pattern| pattern.id() == Some(id)).then_some(Reach::Id)
+}
+
 impl<'r> Rank<'r> {
     /// The rank of a rule for a target that it matches.
     pub fn of(rule: &'r Rule, id: &str) -> Rank<'r> {
-        let by_id = rule.target.patterns().iter().any(|pattern| pattern.id() == Some(id));
-        let reach = if by_id { Some(Reach::Id) } else { rule.target.reach_by_pattern(id) };
+        let reach = by_id(rule.target.patterns(), id).or_else(|| rule.target.reach_by_pattern(id));
         Rank::with(reach.unwrap_or(Reach::All), rule)
     }
 
@@ -54,14 +57,8 @@ impl<'r> Rank<'r> {
 
     /// The rank of a table of a group that lists a client, by its id or by a pattern.
     pub(crate) fn of_group_table(name: &'r str, listed: &[ClientPattern], client: &str) -> Rank<'r> {
-        let reach = |pattern: &ClientPattern| match pattern.literal_characters() {
-            _ if pattern.id().is_some() => Reach::Id,
-            0 => Reach::All,
-            _ => Reach::Pattern,
-        };
-        let matching = listed.iter().filter(|pattern| pattern.matches(client));
-        let reach = matching.map(reach).min().unwrap_or(Reach::All);
-        Rank { priority: Reverse(0), reach, origin: Origin::File, name }
+        let reach = by_id(listed, client).or_else(|| reach_by_pattern(listed, client, Reach::All));
+        Rank { priority: Reverse(0), reach: reach.unwrap_or(Reach::All), origin: Origin::File, name }
     }
 
     /// The reason for which this rank is before another one.

@@ -51,6 +51,13 @@ pub enum RuleTarget {
     Service,
 }
 
+/// Returns how those of the patterns that stand for several ids name this one, if any does. `of_all` is the reach of
+/// `"*"`.
+pub(super) fn reach_by_pattern(patterns: &[ClientPattern], id: &str, of_all: Reach) -> Option<Reach> {
+    let matching = patterns.iter().filter(|pattern| pattern.id().is_none() && pattern.matches(id));
+    matching.map(|pattern| if pattern.literal_characters() == 0 { of_all } else { Reach::Pattern }).min()
+}
+
 impl RuleTarget {
     /// Returns whether a pattern of the target matches this client, whichever group it belongs to.
     pub fn names_client(&self, client: &str) -> bool {
@@ -66,13 +73,8 @@ impl RuleTarget {
 
     /// Returns how the patterns of the target that stand for several ids name this one, if any does.
     pub(super) fn reach_by_pattern(&self, id: &str) -> Option<Reach> {
-        let matching = self.patterns().iter().filter(|pattern| pattern.id().is_none() && pattern.matches(id));
-        let reach = |pattern: &ClientPattern| match pattern.literal_characters() {
-            1.. => Reach::Pattern,
-            0 if matches!(self, RuleTarget::Clients { in_groups: Some(_), .. }) => Reach::InGroups,
-            0 => Reach::All,
-        };
-        matching.map(reach).min()
+        let in_groups = matches!(self, RuleTarget::Clients { in_groups: Some(_), .. });
+        reach_by_pattern(self.patterns(), id, if in_groups { Reach::InGroups } else { Reach::All })
     }
 
     /// Returns whether a pattern of the target matches this group.

@@ -296,9 +296,9 @@ impl Backlog {
     }
 
     /// Lets the records of a client that go first wait in its turn, before its others. The lists of all records stay in
-    /// the order of arrival. `refund` is told the arrival of each record that was charged then.
+    /// the order of arrival.
     #[cold]
-    pub(super) fn wait_in_turn(&mut self, client: u32, queue: &mut ClientQueue, mut refund: impl FnMut(Time)) {
+    pub(super) fn wait_in_turn(&mut self, client: u32, queue: &mut ClientQueue) {
         let slots = queue.records.iter(&self.entries, |entry| &entry.of_client);
         let first: Vec<Slot> = slots.take(queue.first as usize).collect();
         let has_others = queue.has_others();
@@ -306,9 +306,6 @@ impl Backlog {
         for slot in first.into_iter().rev() {
             let BacklogEntry { mut record, of_client, of_all } = self.entries[slot.index()];
             self.first.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
-            if !record.owed {
-                refund(record.since);
-            }
             (record.first, record.owed) = (false, false);
             let list = match record.delays {
                 0 => &mut self.arrivals,

@@ -88,9 +88,9 @@ impl ClientGroups {
             std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group)).collect();
         let configured = policy.groups.len() - policy.made_groups;
         let group = |(index, name): (usize, Arc<str>)| {
-            let known = former.remove(&name);
+            let mut known = former.remove(&name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
-            let mut limits = known.as_ref().and_then(|known| known.limits.clone());
+            let mut limits = known.as_mut().and_then(|known| known.limits.take());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
             Limits::change(&mut limits, now, wanted_limits, hold);
             let (grant, fair_weight, credit) =
@@ -169,6 +169,12 @@ impl ClientGroups {
     #[inline]
     pub(super) fn unlisted(&mut self, group: QueueOf) -> Option<&mut Unlisted> {
         Some(&mut self.list[usize::from(group?)].unlisted)
+    }
+
+    /// Returns whether the clients of a group that are not configured have used all of their shares (reject mode).
+    #[inline]
+    pub(super) fn have_used_their_share(&mut self, group: QueueOf, now: Time, cycle: u64) -> bool {
+        self.unlisted(group).is_some_and(|all| all.has_used_its_share(now, cycle))
     }
 
     fn find_unlisted_shares(&mut self, capacity: u64) {

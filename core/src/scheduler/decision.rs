@@ -56,8 +56,10 @@ impl Scheduler {
         if client.held {
             return self.reject(now, index, Reason::Held);
         }
-        let has_others = client.queue.has_others();
-        let may_be_first = !has_others && !self.clients.has_used_its_share(index, now, cycle);
+        let unlisted = client.unlisted_in();
+        let may_be_first = !client.queue.has_others()
+            && !client.has_used_its_share(now, cycle)
+            && !self.clients.groups.have_used_their_share(unlisted, now, cycle);
         let first = may_be_first && !self.clients.is_limited(index);
         if first {
             self.clients.charge_within_share(index, now, cycle);
@@ -131,8 +133,8 @@ impl Scheduler {
             return Decision::Delay { client: index, first: false };
         }
         let unlisted = client.unlisted_in();
-        let borrows = client.has_used_its_share(now, cycle)
-            || self.clients.groups.unlisted(unlisted).is_some_and(|all| all.has_used_its_share(now, cycle));
+        let borrows =
+            client.has_used_its_share(now, cycle) || self.clients.groups.have_used_their_share(unlisted, now, cycle);
         if borrows && !fits() {
             return Decision::Delay { client: index, first: false };
         }

@@ -340,13 +340,6 @@ impl Registry {
         Ok(client)
     }
 
-    /// Returns whether a client, or all clients of its group that are not configured together, have used their default
-    /// shares (reject mode).
-    pub(super) fn has_used_its_share(&mut self, index: u32, now: Time, cycle: u64) -> bool {
-        self.get_mut(index).has_used_its_share(now, cycle)
-            || self.unlisted_of(index).is_some_and(|unlisted| unlisted.has_used_its_share(now, cycle))
-    }
-
     /// Charges a record within its client's share to the client, and to its group (reject mode).
     pub(super) fn charge_within_share(&mut self, index: u32, now: Time, cycle: u64) {
         self.get_mut(index).used.charge(now, cycle);

@@ -23,7 +23,7 @@ enum Step {
     Own(u32),
     /// Another client sends this many.
     Other { client: usize, records: u32 },
-    /// So many ids that are not configured send some records each, ids that were not there before if they are `fresh`.
+    /// A number of `ids` that are not configured send `each` records. If they are `fresh`, the throttle never saw them.
     Strangers { ids: u32, each: u32, fresh: bool },
     /// The policy is given again, as it is.
     Reload,

@@ -33,7 +33,7 @@ pub(super) struct Holding {
     seq: u64,
     /// The number of the next move.
     next: u64,
-    /// What went from the hold since the last state.
+    /// The part of the hold that was given away or burned since the last state.
     gone: u64,
     /// The number of the first move since then.
     first: u64,
