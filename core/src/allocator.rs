@@ -174,6 +174,16 @@ pub struct Part {
     pub ratio: Ratio,
 }
 
+/// The part of a group of clients that one member of a group of instances has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientGroupPart {
+    /// The part of the clients' demand that is here; without demand, a quarter of an even part.
+    pub ratio: Ratio,
+    /// Shape mode: the weight of the clients with demand, all together, in the fair queueing of this member. It is not
+    /// the sum over all clients that the member knows: those without demand weigh nothing.
+    pub weight: Option<Fixed>,
+}
+
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {

@@ -41,11 +41,11 @@ mod unlisted;
 
 use std::time::Duration;
 
-use crate::allocator::{Credit, FairWeights, Grant, Part};
+use crate::allocator::{ClientGroupPart, Credit, FairWeights, Grant, Part};
 use crate::ledger::TopicWait;
 use crate::policy::{Mode, Policy, Scope};
 use crate::slot::Slot;
-use crate::units::{Ratio, Time};
+use crate::units::Time;
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
@@ -210,7 +210,8 @@ impl Scheduler {
     /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first
     /// records find its default share.
     pub fn take_parts(
-        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>, ratio_of: impl Fn(&str) -> Option<Ratio>,
+        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>,
+        part_of_group: impl Fn(&str) -> Option<ClientGroupPart>,
     ) {
         let parts: Vec<Option<Part>> = self.clients.iter().map(|(_, client)| part_of(&client.name)).collect();
         let grant = |(client, part): (&Client, &Option<Part>)| match *part {
@@ -225,8 +226,8 @@ impl Scheduler {
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
+        self.clients.groups.take_parts(now, part_of_group);
         self.clients.take_grants(self.policy.capacity, FairWeights::of_parts(), &grants, None, &mut self.backlog.fair);
-        self.clients.groups.take_limits(now, ratio_of);
         for ((index, client), part) in self.clients.iter_mut_indexed().zip(parts) {
             let whole = part.map_or(0, |part| part.whole_records);
             client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);

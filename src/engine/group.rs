@@ -293,6 +293,7 @@ impl GroupMember {
     /// Takes over another policy.
     pub(super) fn change(&mut self, job: &Job, configured: &PolicyInForce, policy: &Policy) {
         self.driver.change(params(job, configured, policy), policy);
+        self.served_at = Time::ZERO;
     }
 
     /// Takes over another capacity from the search for it.

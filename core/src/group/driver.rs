@@ -157,9 +157,9 @@ impl Driver {
         self.obey(now.slow, calls, log);
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {
-            let (part_of, ratio_of) =
-                (|client: &str| self.member.part(client), |group: &str| self.member.group_ratio(group));
-            throttle.handle_parts(now.slow, part_of, ratio_of);
+            let (part_of, part_of_group) =
+                (|client: &str| self.member.part(client), |group: &str| self.member.group_part(group));
+            throttle.handle_parts(now.slow, part_of, part_of_group);
         }
     }
 

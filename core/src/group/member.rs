@@ -25,9 +25,9 @@ use super::ledger::{LastState, SeatLedger};
 use super::state::{BANK, SeatLoads, SeatRecord, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
-use crate::allocator::Part;
+use crate::allocator::{ClientGroupPart, Part};
 use crate::scheduler::GroupPart;
-use crate::units::{Ratio, Time, lengthened};
+use crate::units::{Time, lengthened};
 use holding::Holding;
 use looks::Targets;
 use others::Other;
@@ -380,9 +380,10 @@ impl Member {
 
     // ## The configuration
 
-    /// Changes the configuration: the capacity, or the weights and rules of lending.
+    /// Changes the configuration: the capacity, or the weights and rules of lending. The member looks when it is served
+    /// next, so that no instance applies a new limit as a whole.
     pub fn change(&mut self, params: GroupParams, shares: Shares) {
-        self.params = params;
+        (self.params, self.next_look) = (params, Time::ZERO);
         self.split.change(shares);
     }
 
@@ -441,10 +442,10 @@ impl Member {
         self.split.part(&self.ledger, client)
     }
 
-    /// The part of a client group's demand that is here, at the last split; the name is that of
+    /// The part of a client group at this member, at the last split; the name is that of
     /// [`ClientGroup`](crate::scheduler::ClientGroup).
-    pub fn group_ratio(&self, name: &str) -> Option<Ratio> {
-        self.split.group_ratio(name)
+    pub fn group_part(&self, name: &str) -> Option<ClientGroupPart> {
+        self.split.group_part(name)
     }
 
     /// Returns the groups of clients in the names of the clients that any member's loads name, perhaps repeatedly.

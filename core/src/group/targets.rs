@@ -18,10 +18,10 @@ use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::state::Load;
 use crate::allocator::{
-    AllocationParams, Claim, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator, LevelClaims, MAX_CLAIMS,
-    Part, Wants,
+    AllocationParams, Claim, ClientGroupPart, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator,
+    LevelClaims, MAX_CLAIMS, Part, Wants,
 };
-use crate::policy::{Mode, Policy};
+use crate::policy::{Lending, Mode, Policy};
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
 
@@ -30,6 +30,8 @@ pub(crate) use smooth::SmoothTargets;
 pub struct Shares {
     policy: Policy,
     listed: HashMap<Arc<str>, Weight>,
+    /// The names of the listed clients.
+    names: Vec<Arc<str>>,
     /// The names of all groups, as the loads of their unnamed clients have them: first the unlisted clients'.
     groups: Vec<Arc<str>>,
 }
@@ -37,8 +39,10 @@ pub struct Shares {
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
+        let names: Vec<Arc<str>> = policy.clients.iter().map(|client| client.name.as_str().into()).collect();
         Shares {
-            listed: policy.clients.iter().map(|client| (client.name.as_str().into(), client.weight)).collect(),
+            listed: names.iter().cloned().zip(policy.clients.iter().map(|client| client.weight)).collect(),
+            names,
             groups: policy.group_names().collect(),
             policy: policy.clone(),
         }
@@ -93,6 +97,16 @@ pub(crate) struct SplitInput<'a> {
     pub(crate) turn: u64,
 }
 
+impl SplitInput<'_> {
+    /// The name of a claimant. Numbers behind those of the loads' clients are the listed clients'.
+    fn name(&self, number: usize) -> &str {
+        match number.checked_sub(self.clients.len()) {
+            Some(listed) => &self.shares.names[listed],
+            None => self.clients.name(number),
+        }
+    }
+}
+
 /// Computes targets, and keeps what they follow from.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
@@ -103,8 +117,9 @@ pub(crate) struct Splitter {
     totals: Vec<Load>,
     /// The default shares of clients at the last split, by number.
     default_shares: Vec<u64>,
-    fair: FairWeights,
-    /// The number of each client with a load.
+    /// The weight of each claim in the fair queueing of the whole group of instances.
+    weights: Vec<Fixed>,
+    /// The number of each client with a load, and of each listed client without one.
     claimants: Vec<usize>,
     claims: Vec<Claim>,
     /// The group of each claim's client, and the claims of the groups.
@@ -114,6 +129,8 @@ pub(crate) struct Splitter {
     parts: Vec<Option<Part>>,
     /// The part of each group's demand that is here.
     group_ratios: Vec<Ratio>,
+    /// Shape mode: the weight of each group in the fair queueing of this member.
+    group_weights: Vec<Option<Fixed>>,
     /// The demand of each client, by number, and the members that have it.
     pieces: Vec<Vec<ClientDemand>>,
 }
@@ -128,7 +145,9 @@ impl Splitter {
     /// capacity.
     pub(crate) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         self.sum_up(input);
-        self.parts = vec![None; input.clients.len()];
+        self.find_group_ratios(input);
+        self.parts = vec![None; self.totals.len()];
+        self.group_weights = vec![None; input.shares.groups.len()];
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
             let even = (u128::from(input.capacity) << FRACTION_BITS) / input.members.len() as u128;
             return round_to(input.capacity, &vec![even; input.members.len()], input.turn);
@@ -141,18 +160,18 @@ impl Splitter {
         let claims = LevelClaims {
             clients: &self.claims,
             group_of: |index: usize| self.claim_groups[index],
-            name_of: |index: usize| &**input.clients.name(self.claimants[index]),
+            name_of: |index: usize| input.name(self.claimants[index]),
             groups: &self.group_claims,
             group_name_of: |group: usize| &*input.shares.groups[group],
         };
         self.allocator.allocate(&allocation, &claims, &mut self.grants, &mut self.group_grants);
         self.default_shares = vec![0; input.clients.len()];
-        self.fair = FairWeights::new(allocation.lending);
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
-            self.default_shares[number] = grant.default_share.floor();
-            self.fair.count(grant);
+            if let Some(share) = self.default_shares.get_mut(number) {
+                *share = grant.default_share.floor();
+            }
         }
-        self.fair.settle();
+        self.find_weights(allocation.lending);
         let targets = match input.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
@@ -161,8 +180,49 @@ impl Splitter {
             let Some(number) = input.clients.number(name) else { continue };
             self.parts[number] = self.part_of_unnamed(input, number);
         }
-        self.find_group_ratios(input);
         targets
+    }
+
+    /// Finds the weights of the claims, as one instance has them on two levels: a group is queued like one client, and
+    /// its clients have its weight together.
+    fn find_weights(&mut self, lending: Lending) {
+        let mut upper = FairWeights::new(lending);
+        let mut inner = vec![FairWeights::new(lending); self.group_claims.len()];
+        for (grant, group) in self.grants.iter().zip(&self.claim_groups) {
+            group.map_or(&mut upper, |group| &mut inner[group]).count(grant);
+        }
+        self.group_grants.iter().for_each(|grant| upper.count(grant));
+        inner.iter_mut().chain([&mut upper]).for_each(FairWeights::settle);
+        let weight = |(grant, group): (&Grant, &Option<usize>)| {
+            let Some(group) = *group else { return upper.weight(grant) };
+            // Inside the group, the weights add up to its default share.
+            let (weight, all) = (inner[group].weight(grant), &self.group_grants[group]);
+            let [weight, of_group, share] = [weight, upper.weight(all), all.default_share].map(fractions);
+            from_fractions(u128::from(weight) * u128::from(of_group) / u128::from(share.max(1)))
+        };
+        self.weights = self.grants.iter().zip(&self.claim_groups).map(weight).collect();
+    }
+
+    /// Shares `total` out over the groups and the clients that stand alone, and each group's part over its clients.
+    fn fill_levels(&self, total: u128, demands: &[Demand]) -> Vec<u128> {
+        let mut upper = vec![Demand::default(); self.group_claims.len()];
+        let mut inside = vec![Vec::new(); self.group_claims.len()];
+        for (&demand, group) in demands.iter().zip(&self.claim_groups) {
+            let Some(group) = *group else {
+                upper.push(demand);
+                continue;
+            };
+            let all = &mut upper[group];
+            (all.demand, all.weight) = ((all.demand + demand.demand).min(total), all.weight + demand.weight);
+            inside[group].push(demand);
+        }
+        let rates = fill(total, &upper);
+        let (of_groups, alone) = rates.split_at(inside.len());
+        let mut inside: Vec<_> =
+            inside.iter().zip(of_groups).map(|(demands, &rate)| fill(rate, demands).into_iter()).collect();
+        let mut alone = alone.iter().copied();
+        let mut next = |group: &Option<usize>| group.map_or_else(|| alone.next(), |group| inside[group].next());
+        self.claim_groups.iter().map(|group| next(group).unwrap_or(0)).collect()
     }
 
     /// Finds the part of each group's demand that is here.
@@ -179,29 +239,40 @@ impl Splitter {
         self.group_ratios = demands.into_iter().map(|(here, total)| ratio(here, total, members)).collect();
     }
 
-    /// The part of a group's demand that is here, by the group's name with `/` behind it.
-    pub(crate) fn group_ratio(&self, shares: &Shares, name: &str) -> Option<Ratio> {
+    /// The part of a group's demand that is here, and the group's weight here, by its name with `/` behind it.
+    pub(crate) fn group_part(&self, shares: &Shares, name: &str) -> Option<ClientGroupPart> {
         let index = match name.strip_suffix('/') {
             Some(name) => shares.policy.group_named(name)? + 1,
             None => 0,
         };
-        self.group_ratios.get(index).copied()
+        Some(ClientGroupPart { ratio: *self.group_ratios.get(index)?, weight: *self.group_weights.get(index)? })
     }
 
     /// Sums the loads up, and claims the capacity for them.
     fn sum_up(&mut self, input: &SplitInput<'_>) {
-        self.totals = vec![Load::default(); input.clients.len()];
+        let shares = input.shares;
+        self.totals = vec![Load::default(); input.clients.len() + shares.names.len()];
         for (number, load) in input.members.iter().flat_map(|loads| loads.iter()) {
             self.totals[number].add(load);
         }
         let with_load = self.totals.iter().enumerate().filter(|(_, total)| **total != Load::default());
         self.claimants = with_load.map(|(number, _)| number).collect();
-        let shares = input.shares;
+        if !self.claimants.is_empty() {
+            // As within an instance: listed clients keep their shares and reservations while they send nothing.
+            let has_load =
+                |name: &str| input.clients.number(name).is_some_and(|number| self.totals[number] != Load::default());
+            let listed = (input.clients.len()..).zip(&shares.names).filter(|(_, name)| !has_load(name));
+            self.claimants.extend(listed.map(|(number, _)| number));
+        }
         self.claims.clear();
         self.claim_groups.clear();
         self.group_claims = vec![GroupClaim::default(); shares.groups.len()];
+        let configured = shares.policy.groups.len() - shares.policy.made_groups;
+        for (claim, group) in self.group_claims.iter_mut().skip(1).zip(&shares.policy.groups[..configured]) {
+            claim.weight = group.weight.thousandths();
+        }
         for &number in &self.claimants {
-            let (name, total) = (&**input.clients.name(number), self.totals[number]);
+            let (name, total) = (input.name(number), self.totals[number]);
             let (group, weight) = shares.place(name);
             let clients = match name.is_empty() || name.ends_with('/') && shares.group_of_unnamed(name).is_some() {
                 true => unnamed_clients(input.capacity, total),
@@ -235,18 +306,19 @@ impl Splitter {
             1 => 0,
             _ => capacity / STANDBY / count,
         };
-        let demand = |(&number, grant): (&usize, &Grant)| Demand {
+        let demand = |(&number, &weight): (&usize, &Fixed)| Demand {
             demand: u128::from(self.totals[number].demand) << FRACTION_BITS,
-            weight: ((self.fair.weight(grant).to_bits() >> (64 - FRACTION_BITS)) as u64).max(1),
+            weight: fractions(weight).max(1),
         };
-        let demands: Vec<Demand> = self.claimants.iter().zip(&self.grants).map(demand).collect();
+        let demands: Vec<Demand> = self.claimants.iter().zip(&self.weights).map(demand).collect();
         let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
-        let rates = fill(shared, &demands);
+        let rates = self.fill_levels(shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
 
         self.find_pieces(input);
         let mut exact = vec![(u128::from(standby) << FRACTION_BITS) + spare; members.len()];
-        for (((&number, &rate), demand), grant) in self.claimants.iter().zip(&rates).zip(&demands).zip(&self.grants) {
+        for (index, (&number, (&rate, demand))) in self.claimants.iter().zip(rates.iter().zip(&demands)).enumerate() {
+            let grant = &self.grants[index];
             let (here, total) = (members[input.own].get(number).demand, self.totals[number].demand);
             // Small demands of the client are met first: a backlog at one member must not take from the rate that its
             // records need at another.
@@ -271,12 +343,18 @@ impl Splitter {
                 _ if wants_more && rate > 0 => (rate_here, rate),
                 _ => (u128::from(here), u128::from(total)),
             };
+            let (weight, default_share) = (from_fractions(weight), split(grant.default_share.to_bits(), part, all));
+            let default_share = Fixed::from_bits(default_share);
+            if let Some(group) = self.claim_groups[index] {
+                let of_group = self.group_weights[group].get_or_insert(Fixed::ZERO);
+                *of_group = *of_group + weight.max(default_share);
+            }
             self.parts[number] = Some(Part {
-                weight: Fixed::from_bits(weight << (64 - FRACTION_BITS)),
+                weight,
                 // The sums over the members are a client's grant and its default share.
                 records: (u128::from(grant.records) * part / all) as u64,
                 whole_records: grant.records,
-                default_share: Fixed::from_bits(split(grant.default_share.to_bits(), part, all)),
+                default_share,
                 whole_share: grant.default_share,
                 least_share: 0,
                 ratio: ratio(here, total, count),
@@ -307,7 +385,7 @@ impl Splitter {
                 pieces.extend((0..members.len()).map(|member| ClientDemand { member, demand: 1 }));
             }
             // By the name, which all members number alike.
-            let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.clients.name(number).as_bytes())));
+            let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.name(number).as_bytes())));
             let all: u128 = pieces.iter().map(|piece| u128::from(piece.demand)).sum();
             let whole = u128::from(grant.records) << FRACTION_BITS;
             // Where nearly all demand can be met, small demands are met first: one that is taken for too large takes
@@ -351,7 +429,7 @@ impl Splitter {
         let most = u128::from(input.capacity / SMALL_LOADS) * u128::from(grant.records) / wanted;
         let default_share = each(grant.default_share);
         Some(Part {
-            weight: each(self.fair.weight(&grant).max(grant.default_share)),
+            weight: each(self.weights[index].max(grant.default_share)),
             records: most as u64,
             whole_records: most as u64,
             default_share,
@@ -393,8 +471,17 @@ fn split(bits: u128, here: u128, all: u128) -> u128 {
     ((bits >> 52) * here / all.max(1)) << 52
 }
 
+/// A number of records in 2⁻¹⁶ of them.
+fn fractions(records: Fixed) -> u64 {
+    (records.to_bits() >> (64 - FRACTION_BITS)) as u64
+}
+
+fn from_fractions(fractions: u128) -> Fixed {
+    Fixed::from_bits(fractions << (64 - FRACTION_BITS))
+}
+
 /// The demand of a client, and its weight, both in 2⁻¹⁶ records.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Demand {
     demand: u128,
     weight: u64,

@@ -9,9 +9,9 @@ use std::{collections::HashMap, sync::Arc};
 use super::fair::{FairQueue, QueueOf};
 use super::limits::Limits;
 use super::{client::Used, unlisted::Unlisted};
-use crate::allocator::{self, Credit, FairWeights, Fixed, Grant, GroupClaim};
+use crate::allocator::{self, ClientGroupPart, Credit, FairWeights, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
-use crate::units::{Ratio, Time, Weight};
+use crate::units::{Time, Weight};
 
 /// The group of a client.
 pub(super) fn group_of(policy: &Policy, client: &str, is_configured: bool) -> QueueOf {
@@ -47,6 +47,8 @@ pub struct ClientGroup {
     pub grant: Grant,
     /// The weight in fair queueing that the last allocation gave it.
     fair_weight: Fixed,
+    /// The weight that this instance of a group was handed out with the clients' parts, if any.
+    part: Option<Fixed>,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
     credit: Credit,
 }
@@ -93,8 +95,10 @@ impl ClientGroups {
             let mut limits = known.as_mut().and_then(|known| known.limits.take());
             let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
             Limits::change(&mut limits, now, wanted_limits, hold);
-            let (grant, fair_weight, credit) =
-                known.as_ref().map(|known| (known.grant, known.fair_weight, known.credit)).unwrap_or_default();
+            let (grant, fair_weight, part, credit) = known
+                .as_ref()
+                .map(|known| (known.grant, known.fair_weight, known.part, known.credit))
+                .unwrap_or_default();
             let unlisted = match known {
                 Some(known) => Unlisted { weight: 0, ..known.unlisted },
                 None => Unlisted { used: Used::new(policy), ..Unlisted::default() },
@@ -109,6 +113,7 @@ impl ClientGroups {
                 limits,
                 grant,
                 fair_weight,
+                part,
                 credit,
             }
         };
@@ -216,7 +221,7 @@ impl ClientGroups {
                 Some(grants) => grants[index],
                 None => Grant { records: total.exact.floor(), credit: group.grant.credit, ..total },
             };
-            group.fair_weight = weights.weight(&total);
+            group.fair_weight = group.part.unwrap_or_else(|| weights.weight(&total));
             fair.set_group_weight(index, group.fair_weight);
         }
     }
@@ -244,15 +249,17 @@ impl ClientGroups {
         let whole = allocator::default_share(capacity, self.weight(&self.list[index]), total);
         let group = &mut self.list[index];
         (group.grant.exact, group.grant.default_share) = (group.grant.exact + share, whole);
-        group.fair_weight = group.fair_weight.max(whole);
+        group.fair_weight = group.part.unwrap_or_else(|| group.fair_weight.max(whole));
         fair.set_group_weight(index, group.fair_weight);
     }
 
-    /// Limits each group to its part of its limits.
-    pub(super) fn take_limits(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Ratio>) {
+    /// Takes over each group's part: of its limits, and of its weight from the next grants on.
+    pub(super) fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<ClientGroupPart>) {
         for group in &mut self.list {
-            if let Some((limits, ratio)) = group.limits.as_mut().zip(part_of(&group.name)) {
-                limits.take_part(now, ratio);
+            let part = part_of(&group.name);
+            group.part = part.and_then(|part| part.weight);
+            if let Some((limits, part)) = group.limits.as_mut().zip(part) {
+                limits.take_part(now, part.ratio);
             }
         }
     }

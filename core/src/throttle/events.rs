@@ -1,10 +1,11 @@
 //! Events other than records: time, policies, partitions and commits.
 
 use super::{GroupPart, OpenRoom, Slot, Throttle};
+use crate::allocator::{ClientGroupPart, Part};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
-use crate::units::{Ratio, Time};
-use crate::{allocator::Part, reason::Reason};
+use crate::reason::Reason;
+use crate::units::Time;
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.
@@ -96,13 +97,13 @@ impl Throttle {
         self.scheduler.gates.set_open_room(self.latest, &self.scheduler.policy, room);
     }
 
-    /// Hands out the clients' parts of the group's capacity at this instance. `ratio_of` tells the part of a client
-    /// group's limit that is here.
+    /// Hands out the clients' parts of the group's capacity at this instance, and those of the groups of clients.
     pub fn handle_parts(
-        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>, ratio_of: impl Fn(&str) -> Option<Ratio>,
+        &mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>,
+        part_of_group: impl Fn(&str) -> Option<ClientGroupPart>,
     ) {
         let now = self.not_before(now);
-        self.scheduler.take_parts(now, part_of, ratio_of);
+        self.scheduler.take_parts(now, part_of, part_of_group);
     }
 
     /// Forgets the admissions of the last cycle: they are charged to a hold of the group otherwise.

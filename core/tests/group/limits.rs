@@ -220,36 +220,3 @@ fn a_limit_that_is_not_split_is_found() {
         assert!(excess > f64::from(INSTANCES as u32 * BURST), "{excess} records beyond the rate");
     }
 }
-
-/// The bug: the backlog behind a client's limit drew capacity to its instance, where no record could use it.
-#[test]
-fn a_backlog_behind_a_limit_takes_no_capacity_from_other_instances() {
-    const STRICT: u32 = 1;
-    let clients = [("limited", Some(STRICT)), ("other", None)].map(|(name, rate)| {
-        let number = |number| NonZeroU32::new(number).expect("it is not 0");
-        let limit = |rate| Limit { rate: number(rate), per: Duration::from_secs(1), burst: number(1) };
-        ClientPolicy { name: name.to_owned(), weight: Weight::ONE, limits: rate.map(limit).into_iter().collect() }
-    });
-    let (queue_capacity, queue_bytes) = (1 << 30, 1 << 40);
-    let policy = Policy { clients: clients.into(), queue_capacity, queue_bytes, ..Policy::new(3_000, CYCLE) };
-    let begin = Time::ZERO + Duration::from_secs(1_000);
-    let mut group = Group::new(&policy, 2, &["limited", "other"], begin, 1);
-    for partition in 0..2 {
-        let instance = group.start(&format!("wm-{partition}"), Scope::Group);
-        group.assign(partition, Some(instance));
-    }
-    let start = begin + Duration::from_secs(10);
-    let (warm, end) = (start + CYCLE * 4, start + CYCLE * 8);
-    let mut sent = 0;
-    while group.now() < end {
-        let now = group.now();
-        if now >= start {
-            (0..6).for_each(|_| (0..2).for_each(|client| group.arrive(client, client)));
-        }
-        group.step(STEP);
-        let of_other = group.take_admitted().into_iter().filter(|(client, _)| *client == 1).count();
-        sent += if now >= warm { of_other } else { 0 };
-    }
-    // Of four cycles, all but what the other client may send.
-    assert!(sent >= 4 * 3_000 * 95 / 100, "{sent}");
-}

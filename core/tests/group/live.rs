@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::{sync::Arc, time::Duration};
 
+use watermaster_core::allocator::ClientGroupPart;
 use watermaster_core::group::control::{ControlLog, Event, LogCall, OpeningNumber};
 use watermaster_core::group::driver::Driver;
 use watermaster_core::group::member::Member;
@@ -415,7 +416,8 @@ impl Group {
             driver.serve(|| Clocks::same(now), throttle, log, || Some(0)).unwrap_or_else(|error| match error {});
             assert!(!driver.member().is_replaced());
             if *mistake == Some(RuleMistake::LimitNotSplit) {
-                throttle.handle_parts(now, |client| driver.member().part(client), |_| Some(Ratio::ONE));
+                let whole = ClientGroupPart { ratio: Ratio::ONE, weight: None };
+                throttle.handle_parts(now, |client| driver.member().part(client), |_| Some(whole));
             }
         }
         let before = self.counts.admitted;

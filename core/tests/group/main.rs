@@ -17,6 +17,7 @@ mod availability;
 mod broker;
 mod fairness;
 mod kills;
+mod levels;
 mod limits;
 mod live;
 mod loads;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
 use super::{Admissions, Announcement, Member, OwnOpening};
-use crate::allocator::Part;
+use crate::allocator::{ClientGroupPart, Part};
 use crate::group::charged::Charged;
 use crate::group::control::LogCall;
 use crate::group::ledger::SeatLedger;
@@ -14,7 +14,7 @@ use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
 use crate::group::{Clocks, GroupParams};
 use crate::policy::Mode;
 use crate::scheduler::{Growth, least_limit};
-use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+use crate::units::{NANOS_PER_MILLI, Time, nanos};
 
 /// The time after which records that can't be split go to another member.
 const TURN: Duration = Duration::from_secs(10);
@@ -110,8 +110,8 @@ impl Targets {
         part(client).or_else(|| part(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client)))
     }
 
-    pub fn group_ratio(&self, name: &str) -> Option<Ratio> {
-        self.splitter.group_ratio(&self.shares, name)
+    pub fn group_part(&self, name: &str) -> Option<ClientGroupPart> {
+        self.splitter.group_part(&self.shares, name)
     }
 }
 
