@@ -110,11 +110,13 @@ pub struct GroupSnapshot {
     pub log_behind: Duration,
 }
 
-/// The other members of a group, as the search for the capacity needs them.
+/// The other members of a group, as the search for the capacity and the log of rules need them.
 #[derive(Debug, Clone, Default)]
 pub struct OtherMembers {
-    /// This instance is the first live member, and all others tell their admissions: it is the one that searches.
+    /// This instance is the first live member.
     pub is_first: bool,
+    /// It is, and all others tell their admissions: it is the one that searches. Without a search none tells them.
+    pub searches: bool,
     /// The capacity in the state of the first of the others.
     pub limit: Option<u64>,
     /// The sum of their admissions, and the lives that it is of.

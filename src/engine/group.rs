@@ -256,10 +256,12 @@ impl GroupMember {
         let member = self.driver.member();
         let progress = |seat: &Arc<str>| member.ledger().progress(seat);
         let others: Vec<_> = self.others().collect();
-        let is_behind = |(seat, _): &(&Arc<str>, &LastState)| *seat > member.seat() && progress(seat).is_some();
+        let is_behind = |(seat, _): &(&Arc<str>, &LastState)| *seat > member.seat();
+        let is_first = self.state == MemberState::Active && others.iter().all(is_behind);
         let known = || others.iter().filter_map(|(seat, _)| progress(seat));
         OtherMembers {
-            is_first: self.state == MemberState::Active && others.iter().all(is_behind),
+            is_first,
+            searches: is_first && known().count() == others.len(),
             limit: others.first().map(|(_, last)| last.state.terms.capacity),
             admitted: known().map(|progress| progress.admitted).sum(),
             lives: others.iter().map(|(_, last)| last.state.author).collect(),

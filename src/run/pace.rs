@@ -81,15 +81,15 @@ fn searches(snapshot: &ServiceSnapshot, handle: &ServiceHandle, engine: &mut Eng
         return alone;
     }
     let others = &snapshot.group.others;
-    let began = std::mem::replace(&mut engine.is_first, others.is_first) != others.is_first;
-    if began && others.limit.is_some() || !others.is_first {
+    let began = std::mem::replace(&mut engine.searches, others.searches) != others.searches;
+    if began && others.limit.is_some() || !others.searches {
         pace.handle_other(others.limit);
     }
     if engine.lives != others.lives {
         engine.lives.clone_from(&others.lives);
         pace.forget_rate();
     }
-    others.is_first
+    others.searches
 }
 
 fn cuts(pace: &Pace, clock: &Clock) -> u64 {
@@ -113,8 +113,8 @@ fn tell(pace: &Pace, settings: &PaceSettings, handle: &ServiceHandle, snapshot: 
 #[derive(Default)]
 struct EngineCounts {
     rejected: u64,
-    /// This instance was the first member of its group.
-    is_first: bool,
+    /// This instance was the one of its group that searches.
+    searches: bool,
     /// The lives of the other members.
     lives: Vec<u64>,
     /// Scope instance: some source partitions have not been here since this time.
