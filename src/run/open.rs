@@ -96,7 +96,10 @@ pub(super) fn bound(kafka: &Kafka, service: &Service, handle: &ServiceHandle, st
         }
     }
     handle.open.set_counted(None);
-    tell(None);
+    // While the program stops, the engine may go on for a moment, and the bound holds to its end.
+    if handle.open.max().is_none() {
+        tell(None);
+    }
 }
 
 #[cfg(test)]
