@@ -11,6 +11,10 @@ use crate::clock;
 impl Engine<'_> {
     /// Takes over the change that a reload left, if there is one.
     pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
+        // A change may replace the producer, which may have the first outputs of a round that is due in a moment.
+        if self.link.producer.transactions().in_transaction() {
+            return Ok(());
+        }
         let Some(change) = self.job.handle.inbox.take() else { return Ok(()) };
         self.reporter.changes = change.number;
         let is_news =
