@@ -234,6 +234,7 @@ impl<'c> Engine<'c> {
     fn work(&mut self) -> Result<LoopEnd, StopCause> {
         self.publish(self.clock.now());
         if !self.prepare()? {
+            self.leave_group();
             return Ok(LoopEnd::Drained);
         }
         while !self.job.handle.is_stopped() {
@@ -256,6 +257,7 @@ impl<'c> Engine<'c> {
             self.apply_actions(now);
             if self.rounds.is_due(now, self.throttle) {
                 if !self.run_round()? {
+                    self.leave_group();
                     return Ok(LoopEnd::Drained);
                 }
                 continue;
@@ -295,10 +297,15 @@ impl<'c> Engine<'c> {
         if !self.rounds.has_work(self.throttle) || self.run_round()? {
             self.publish(self.clock.now());
         }
+        self.leave_group();
+        Ok(())
+    }
+
+    /// Hands the part of the shared capacity over to the other instances, which would notice the silence only later.
+    fn leave_group(&mut self) {
         if let Some(group) = self.group {
             group.leave(self.job, self.clock, self.throttle, &self.link);
         }
-        Ok(())
     }
 
     /// Lets the instance take part in its group, if the capacity is shared.
