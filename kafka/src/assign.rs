@@ -203,7 +203,7 @@ pub(super) fn is_tagged(committed: &Committed) -> bool {
 /// Returns the tags of the topics of partitions, except where the brokers tell no id.
 ///
 /// # Errors
-/// No broker answers within `timeout`.
+/// No broker answers within `timeout`, or one that was just started does not know a topic yet.
 pub(super) fn tags<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<HashMap<SourceIndex, TopicTag>, ClientError> {
@@ -212,9 +212,15 @@ pub(super) fn tags<C: ConsumerContext>(
     let deadline = Instant::now() + timeout;
     let ids = topic_ids(consumer, &names, timeout)?;
     let Some(cluster) = consumer.client().fetch_cluster_id(remaining(deadline)) else { return Ok(HashMap::new()) };
-    let known =
-        ids.into_iter().filter_map(|(name, id)| Some((topics.find(&name)?, id.ok().filter(|id| !id.is_empty())?)));
-    Ok(known.map(|(source, id)| (source, TopicTag::of(&cluster, &id))).collect())
+    let mut tags = HashMap::new();
+    for (name, id) in ids {
+        // A topic without an answer must not look like one of brokers that tell no ids.
+        let id = id.map_err(ClientError::MetadataFetch)?;
+        if let Some(source) = topics.find(&name).filter(|_| !id.is_empty()) {
+            tags.insert(source, TopicTag::of(&cluster, &id));
+        }
+    }
+    Ok(tags)
 }
 
 /// Returns topics with their ids, in two requests.
