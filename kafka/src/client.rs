@@ -92,6 +92,10 @@ const COMMON_DEFAULTS: &[(&str, &str)] = &[
     ("reconnect.backoff.max.ms", "1000"),
 ];
 
+/// The default of a producer with transactions. librdkafka derives `message.timeout.ms` and `socket.timeout.ms` from
+/// it.
+pub(super) const TRANSACTION_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
+
 /// Merges properties, weakest first: `defaults`, the user's, `forced`.
 pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
     let mut config = ClientConfig::new();

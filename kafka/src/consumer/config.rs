@@ -19,6 +19,8 @@ const MAX_POLL_INTERVAL: &str = "max.poll.interval.ms";
 /// coordinator that lost its partition while loading it waits for members that have left for all of this time.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(60);
 const SESSION_TIMEOUT: (&str, &str) = ("session.timeout.ms", "10000");
+/// The time beside that of its transaction for which a late round may leave the group alone.
+const LATE_ROUND_TIMEOUT: Duration = Duration::from_secs(40);
 /// The time in which a client finds a coordinator that has moved.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -62,9 +64,12 @@ pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service) -> Cl
     config
 }
 
-/// Returns the user's value, or the default, which is never shorter than a session: librdkafka refuses that.
+/// Returns the user's value, or the default, which is never shorter than a session: librdkafka refuses that. Nor does a
+/// round whose transaction stays open for all of its time end the membership: the group is not served meanwhile.
 fn rebalance_timeout(kafka: &settings::Kafka) -> Duration {
-    let default = client::time(kafka, SESSION_TIMEOUT).max(REBALANCE_TIMEOUT).as_millis().to_string();
+    let late_round = client::time(kafka, client::TRANSACTION_TIMEOUT) + LATE_ROUND_TIMEOUT;
+    let default = client::time(kafka, SESSION_TIMEOUT).max(REBALANCE_TIMEOUT).max(late_round);
+    let default = default.as_millis().to_string();
     client::time(kafka, (MAX_POLL_INTERVAL, &default))
 }
 

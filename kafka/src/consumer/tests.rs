@@ -30,7 +30,7 @@ fn commits_are_split_into_requests_that_a_broker_accepts() {
 }
 
 #[test]
-fn a_rebalance_takes_a_minute_at_most_and_no_less_than_a_session() {
+fn a_rebalance_takes_a_minute_or_no_less_than_a_session_and_a_late_round() {
     let mut bench = Bench::new(1, OnDataLoss::Stop);
     let mut set = |property: &str, value: &str| {
         let settings = &mut bench.settings;
@@ -40,6 +40,7 @@ fn a_rebalance_takes_a_minute_at_most_and_no_less_than_a_session() {
     };
     assert_eq!(set("session.timeout.ms", "6000"), "60000");
     assert_eq!(set("session.timeout.ms", "90000"), "90000");
+    assert_eq!(set("transaction.timeout.ms", "120000"), "160000", "a late round does not serve the group");
     assert_eq!(set("max.poll.interval.ms", "120000"), "120000");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use watermaster_settings::{self as settings, Delivery};
 
-use crate::client;
+use crate::client::{self, TRANSACTION_TIMEOUT};
 
 /// The most bytes of a batch by librdkafka's default.
 pub const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
@@ -28,9 +28,6 @@ const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
 ///
 /// With transactions, librdkafka derives the timeout from the transaction's.
 const MESSAGE_TIMEOUT: (&str, &str) = ("message.timeout.ms", "0");
-
-/// The default with transactions. librdkafka derives `message.timeout.ms` and `socket.timeout.ms` from it.
-const TRANSACTION_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
 
 const MAX_SEAT_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 
