@@ -193,6 +193,7 @@ const BAD_CHANGE: Refusals = &[
     (400, "The question or the body is not as described."),
     (403, "The role of the token, or its services, do not allow this."),
     (404, "There is no such service."),
+    (408, "The body does not come in time."),
     (409, "The service has no rules_topic, the topic lost records, or the rule is one of the file."),
     (412, "Another version is in force; `in_force` shows it."),
     (413, "The body is larger than 64 KiB."),

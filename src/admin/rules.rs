@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequest as _, Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -47,7 +47,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 /// The longest wait for the other instances, and the time between two looks.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 const WAIT_INTERVAL: Duration = Duration::from_millis(20);
-/// The most bytes of a request's body.
+/// The longest wait for the body of a request, and the most bytes of one.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const MAX_BODY_BYTES: usize = MAX_RULE_BYTES;
 
 #[derive(Deserialize)]
@@ -304,10 +305,14 @@ fn precondition(headers: &HeaderMap, in_file: bool) -> Result<Precondition, Http
 pub(super) async fn change(
     State(served): State<Arc<Served>>, Extension(caller): Extension<Caller>,
     path: Result<Path<(String, String)>, PathRejection>, query: Result<Query<ChangeQuery>, QueryRejection>,
-    method: Method, headers: HeaderMap, body: Result<Bytes, BytesRejection>,
+    method: Method, headers: HeaderMap, request: Request,
 ) -> Result<Response, HttpRefusal> {
     let (Ok(Path((service, name))), Ok(Query(query))) = (path, query) else {
         return Err(bad_question("allowed: dry_run, at, wait"));
+    };
+    // While a request is answered, nothing else ends a connection on which its body does not come.
+    let Ok(body) = timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await else {
+        return Err(refused(StatusCode::REQUEST_TIMEOUT, "timeout", "the body does not come in time"));
     };
     let (verb, dry_run) = (if method == Method::DELETE { "delete" } else { "put" }, query.dry_run);
     let answer = change_rule(&served, &caller, &service, name.clone(), query, &method, &headers, body).await;
