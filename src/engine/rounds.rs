@@ -146,6 +146,8 @@ impl Engine<'_> {
     /// Delivers what was decided. Returns false if a drain took too long.
     pub(super) fn run_round(&mut self) -> Result<bool, StopCause> {
         let began = self.clock.now();
+        // A partition that comes while the round is under way may ask for the next one.
+        self.rounds.commit_now = false;
         let ended = self.carry_out(Task::Deliver);
         if !matches!(ended, Ok(true)) {
             self.abandon_round();
@@ -174,8 +176,7 @@ impl Engine<'_> {
         rounds.round.clear();
         counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
-        (rounds.schedule, rounds.commit_now, rounds.fresh) =
-            (RoundSchedule::after(began, now, &self.job.kafka), false, false);
+        (rounds.schedule, rounds.fresh) = (RoundSchedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
         // Each admission joins the running round at once, so that all of them have arrived.
         self.job.handle.open.set_delivered(self.throttle.admitted());
