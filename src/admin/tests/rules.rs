@@ -313,3 +313,15 @@ fn a_loss_is_accepted_only_if_records_are_lost() {
     server.state.services()[0].rules.known().state = LogState::Lost;
     assert_eq!(accept(), 200);
 }
+
+/// The bug: while a request was answered, nothing ended a connection on which the body of a change did not come. 64 of
+/// them kept all others out.
+#[test]
+fn a_change_whose_body_does_not_come_is_cut_off() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let head = "PUT /v1/services/kyc/rules/one?dry_run=true HTTP/1.1\r\nHost: localhost\r\n";
+    let mut stream = server.connect(&format!("{head}Connection: close\r\nContent-Length: 9\r\n\r\n{{"));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
+}
