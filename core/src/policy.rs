@@ -248,6 +248,14 @@ pub struct GroupPolicy {
     pub clients: Vec<ClientPattern>,
 }
 
+impl GroupPolicy {
+    /// The most records of its clients that go in this time.
+    pub(crate) fn most_in(&self, time: Duration) -> u64 {
+        let most = self.limits.iter().map(|limit| limit.most_in(time)).min();
+        if self.hold { 0 } else { most.unwrap_or(u64::MAX) }
+    }
+}
+
 /// One configured client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientPolicy {

@@ -138,6 +138,11 @@ impl Limit {
         f64::from(self.rate.get()) * time.as_secs_f64() / self.per.as_secs_f64()
     }
 
+    /// The most records that it allows in this time.
+    pub(crate) fn most_in(&self, time: Duration) -> u64 {
+        self.pace_in(time).ceil() as u64 + u64::from(self.burst.get())
+    }
+
     /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
     /// once, at least one.
     pub fn part(&self, ratio: Ratio) -> Limit {

@@ -200,7 +200,7 @@ impl ClientMeter {
                 }
             }
         };
-        // Records that the client's own limit holds back use no capacity. In reject mode they do not wait.
+        // Records that the client's own limit, or a hold, keeps back use no capacity. In reject mode they do not wait.
         let limited = match (params.mode, client.limits.as_deref()) {
             (Mode::Shape, Some(limits)) => limits.most_in(params.cycle),
             _ => u64::MAX,

@@ -12,7 +12,7 @@
 mod smooth;
 
 use std::collections::HashMap;
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
@@ -87,6 +87,7 @@ const CLEARLY: u64 = 8;
 pub(crate) struct SplitInput<'a> {
     pub(crate) mode: Mode,
     pub(crate) capacity: u64,
+    pub(crate) cycle: Duration,
     pub(crate) shares: &'a Shares,
     pub(crate) clients: &'a ClientTable,
     /// The loads of the live members, in the order of their keys.
@@ -204,7 +205,8 @@ impl Splitter {
     }
 
     /// Shares `total` out over the groups and the clients that stand alone, and each group's part over its clients.
-    fn fill_levels(&self, total: u128, demands: &[Demand]) -> Vec<u128> {
+    /// Records that a group's limit holds back use no capacity.
+    fn fill_levels(&self, input: &SplitInput<'_>, total: u128, demands: &[Demand]) -> Vec<u128> {
         let mut upper = vec![Demand::default(); self.group_claims.len()];
         let mut inside = vec![Vec::new(); self.group_claims.len()];
         for (&demand, group) in demands.iter().zip(&self.claim_groups) {
@@ -215,6 +217,9 @@ impl Splitter {
             let all = &mut upper[group];
             (all.demand, all.weight) = ((all.demand + demand.demand).min(total), all.weight + demand.weight);
             inside[group].push(demand);
+        }
+        for (all, group) in upper.iter_mut().skip(1).zip(&input.shares.policy.groups) {
+            all.demand = all.demand.min(u128::from(group.most_in(input.cycle)) << FRACTION_BITS);
         }
         let rates = fill(total, &upper);
         let (of_groups, alone) = rates.split_at(inside.len());
@@ -312,7 +317,7 @@ impl Splitter {
         };
         let demands: Vec<Demand> = self.claimants.iter().zip(&self.weights).map(demand).collect();
         let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
-        let rates = self.fill_levels(shared, &demands);
+        let rates = self.fill_levels(input, shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
 
         self.find_pieces(input);

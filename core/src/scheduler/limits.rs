@@ -75,8 +75,8 @@ impl Limits {
 
     /// The most records that go in this time, at all instances together.
     pub(crate) fn most_in(&self, time: Duration) -> u64 {
-        let most = |limit: &Limit| limit.pace_in(time).ceil() as u64 + u64::from(limit.burst.get());
-        self.whole.iter().map(most).min().unwrap_or(u64::MAX)
+        let most = self.whole.iter().map(|limit| limit.most_in(time)).min();
+        if self.held { 0 } else { most.unwrap_or(u64::MAX) }
     }
 
     /// Returns whether one more record fits now.

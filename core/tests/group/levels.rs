@@ -118,16 +118,30 @@ fn ids_without_demand_weigh_nothing() {
     }
 }
 
-/// The bug: the backlog behind a client's limit drew capacity to its instance, where no record could use it.
+/// The bug: the backlog behind a limit, of a client or of its group, drew capacity to its instance, where no record
+/// could use it. A hold did as well.
 #[test]
 fn a_backlog_behind_a_limit_takes_no_capacity_from_other_instances() {
     let names = ["limited", "other"];
-    let policy =
-        Policy { clients: vec![client(names[0], limit(1, 1, 1)), client(names[1], vec![])], ..policy(3_000, &[]) };
-    let arrive = |_, group: &mut Group| (0..6).for_each(|_| (0..2).for_each(|client| group.arrive(client, client)));
-    let sent = run(&policy, &names, (Scope::Group, 2), arrive)[1].len();
-    // All but what the other client may send.
-    assert!(sent >= CYCLES as usize * 3_000 * 95 / 100, "{sent}");
+    let group = |limits, hold| {
+        let clients = vec![ClientPattern::new("limited")];
+        vec![GroupPolicy { name: "g".into(), weight: Weight::ONE, limits, hold, clients }]
+    };
+    let other = client("other", vec![]);
+    let of_client = vec![client("limited", limit(1, 1, 1)), other.clone()];
+    let before = policy(3_000, &[]);
+    for policy in [
+        Policy { clients: of_client, ..before.clone() },
+        Policy { clients: vec![other.clone()], groups: group(limit(1, 1, 1), false), ..before.clone() },
+        Policy { clients: vec![other.clone()], groups: group(vec![], true), ..before.clone() },
+    ] {
+        let arrive = |_, group: &mut Group| (0..6).for_each(|_| (0..2).for_each(|client| group.arrive(client, client)));
+        let [limited, sent] = [0, 1].map(|client| run(&policy, &names, (Scope::Group, 2), arrive)[client].len());
+        println!("{:?}: {limited} and {sent} in {CYCLES} cycles", policy.groups);
+        // All but what the other client may send.
+        assert!(sent >= CYCLES as usize * 3_000 * 95 / 100, "{sent}");
+        assert!(limited <= CYCLES as usize * 10 + 2, "{limited}");
+    }
 }
 
 /// The bug: a limit that a rule began was whole at each instance until the next split. Three of them let 80 records
