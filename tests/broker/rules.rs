@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::rig::{DRAIN_TIMEOUT, NUMBERED, Rig, TargetTime};
+use crate::rules_log;
 use crate::support::broker::{Broker, Topic};
 use crate::support::config::Config;
 use crate::support::judge::Judge;
@@ -141,6 +142,20 @@ fn a_rule_of_one_instance_holds_at_all_and_survives_a_kill() {
     }
     let judge = Judge { admits_all: true, ..NUMBERED };
     judge.judge(&world.rig.read_sources(), &world.rig.read_target(), &world.rig.read_dead_letter()).assert_right();
+}
+
+/// The bug: in a group without a search for the capacity no instance was the first, so that none deleted anything.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_rule_that_ended_more_than_thirty_days_ago_is_deleted() {
+    let broker = Broker::of_this_run();
+    let world = World::new(&broker, "rules-ended");
+    let instances = Watermaster::start_all(&world.config, &["one", "two"]);
+    // An instance refuses a rule that is over.
+    let mut writer = rules_log::Instance::new(&broker, &format!("{}.rules", world.rig.name), 3);
+    writer.put("night", Some(r#"{"clients":["batch"],"hold":true,"until":"2026-01-01T00:00:00Z"}"#));
+    writer.wait("the rule is deleted", |writer| writer.version("night").is_none().then_some(()));
+    wait_until("all know that", DRAIN_TIMEOUT, || instances.iter().all(|one| rules(one).is_empty()));
 }
 
 /// Two people change one version at two instances at a time: one of them wins, and the other one sees the winner.

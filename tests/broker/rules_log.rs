@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_millis(2);
 
 /// A reader and writer of a topic.
-struct Instance {
+pub struct Instance {
     topic: RulesTopic,
     began: Instant,
     outcomes: HashMap<WriteTicket, WriteOutcome>,
@@ -26,7 +26,7 @@ struct Instance {
 
 impl Instance {
     /// An instance that knows the rules.
-    fn new(broker: &Broker, topic: &str, number: u64) -> Instance {
+    pub fn new(broker: &Broker, topic: &str, number: u64) -> Instance {
         let topic = RulesTopic::new(&kafka(broker, number), topic, topic, number, Duration::from_secs(2));
         let mut instance = Instance { topic, began: Instant::now(), outcomes: HashMap::new() };
         instance.wait("the rules", |instance| instance.topic.log().is_live().then_some(()));
@@ -53,7 +53,7 @@ impl Instance {
     }
 
     /// Looks until there is an answer.
-    fn wait<T>(&mut self, what: &str, mut probe: impl FnMut(&mut Instance) -> Option<T>) -> T {
+    pub fn wait<T>(&mut self, what: &str, mut probe: impl FnMut(&mut Instance) -> Option<T>) -> T {
         let began = Instant::now();
         loop {
             self.look();
@@ -75,7 +75,7 @@ impl Instance {
     }
 
     /// Makes a change that comes in force.
-    fn put(&mut self, name: &str, rule: Option<&str>) -> RuleVersion {
+    pub fn put(&mut self, name: &str, rule: Option<&str>) -> RuleVersion {
         let ticket = self.ask(name, Precondition::Any, rule);
         match self.outcome(ticket) {
             WriteOutcome::InForce(version) => version,
@@ -88,7 +88,7 @@ impl Instance {
         self.wait("the end of the log", |instance| (instance.topic.log().known() >= known).then_some(()));
     }
 
-    fn version(&self, name: &str) -> Option<RuleVersion> {
+    pub fn version(&self, name: &str) -> Option<RuleVersion> {
         self.topic.log().get(name).map(|rule| rule.version)
     }
 }
