@@ -625,3 +625,31 @@ fn a_weekend_is_a_rule_with_two_times() {
     assert_eq!([9, 10, 19, 20].map(at), [(100, true), (300, false), (300, false), (100, true)]);
     assert_eq!([0, 10, 20].map(|now| policy.rules.next_change(now)), [Some(10), Some(20), None]);
 }
+
+/// The grants that a change of rules is announced with are those that the next cycle gives. The fault: unlisted clients
+/// counted with the weights that rules give them inside their group, and not as one each, in what they weigh together.
+#[test]
+fn the_forecast_of_unlisted_clients_is_what_they_get() {
+    for (unlisted_weight, of_pattern) in [(1, 500), (1, 5_000), (5, 5_000), (5, 1_000)] {
+        let base = Policy {
+            clients: vec![sim::client("listed", 1.0, None)],
+            unlisted_weight: Weight::from_thousandths(unlisted_weight * 1_000).unwrap(),
+            ..reject(1_000)
+        };
+        let table = rule("client.listed", clients(&["listed"]), weight(1));
+        let light = Effects { weight: Weight::from_thousandths(of_pattern), ..Effects::default() };
+        let policy = with_rules(base, vec![table, rule("free", clients(&["free-*"]), light)]).at(START_MS);
+        let mut sim = Sim::new(policy.clone(), 1);
+        let names = ["listed", "free-1", "other"];
+        for _ in 0..3_000 {
+            for name in names {
+                sim.read(name, 0);
+            }
+            sim.run_for(SECOND / 1_000);
+        }
+        let wants = names.map(|name| (Arc::from(name), sim.throttle.client(name).unwrap().last_wants));
+        let granted = names.map(|name| sim.throttle.client(name).unwrap().grant.records);
+        let forecast = watermaster_core::scheduler::grants(&policy, policy.capacity, &wants);
+        assert_eq!(forecast, granted, "{wants:?}, {unlisted_weight}, {of_pattern}");
+    }
+}

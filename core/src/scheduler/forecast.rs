@@ -28,7 +28,11 @@ pub fn grants(policy: &Policy, capacity: u64, wants: &[(Arc<str>, u64)]) -> Vec<
         let weight = effects.map(|effects| effects.weight).or(listed).unwrap_or(Weight::ONE).thousandths();
         let place = policy.place(group, listed.is_some());
         match place {
-            Some(0) => groups[0].weight = (groups[0].weight + weight).min(policy.unlisted_weight.thousandths()),
+            // Unlisted clients count as one each: a weight that a rule gives one counts only among themselves.
+            Some(0) => {
+                let one_more = groups[0].weight + Weight::ONE.thousandths();
+                groups[0].weight = one_more.min(policy.unlisted_weight.thousandths());
+            }
             Some(group) => groups[group].weight = policy.groups[group - 1].weight.thousandths(),
             None => {}
         }
