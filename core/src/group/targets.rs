@@ -284,11 +284,13 @@ impl Splitter {
                 false => 1,
             };
             let weight = weight.thousandths() * clients;
+            // Unlisted clients count as one each: a weight that a rule gives one counts only among themselves.
+            let of_unlisted = Weight::ONE.thousandths() * clients;
             if let Some(group) = group {
                 let claimed = &mut self.group_claims[group].weight;
                 *claimed = match group.checked_sub(1) {
                     Some(group) => shares.policy.groups[group].weight.thousandths(),
-                    None => (*claimed + weight).min(shares.policy.unlisted_weight.thousandths()),
+                    None => (*claimed + of_unlisted).min(shares.policy.unlisted_weight.thousandths()),
                 };
             }
             let is_new = total.wants == 0 && total.demand > 0;
@@ -540,7 +542,55 @@ fn round_to(total: u64, exact: &[u128], turn: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::pattern::ClientPattern;
+    use crate::policy::ClientPolicy;
+    use crate::rules::{Effects, Origin, Rule, RuleTarget, Rules};
+
+    /// The group split its capacity as if unlisted clients had the weights that rules give them also beside listed
+    /// clients, and a single instance counted them as one each: a listed client had half of its share in a group.
+    #[test]
+    fn unlisted_clients_count_as_one_each_beside_listed_ones() {
+        let effects = Effects { weight: Weight::from_thousandths(5_000), ..Effects::default() };
+        let (patterns, in_groups) = (vec![ClientPattern::new("free-*")], None);
+        let heavy = Rule {
+            name: "free".into(),
+            origin: Origin::File,
+            target: RuleTarget::Clients { patterns, in_groups },
+            priority: 0,
+            from_ms: None,
+            until_ms: None,
+            disabled: false,
+            note: String::new(),
+            effects,
+        };
+        let listed = ClientPolicy { name: "listed".into(), weight: Weight::ONE, limits: Vec::new() };
+        let unlisted_weight = Weight::from_thousandths(5_000).expect("five is a weight");
+        let rules = Arc::new(Rules::new(vec![heavy]));
+        let policy = Policy::new(1_200, Duration::from_secs(1));
+        let policy = Policy { clients: vec![listed], unlisted_weight, rules, ..policy }.at(0);
+        let load = |name: &str| (Arc::from(name), Load { demand: 2_000, wants: 2_000 });
+        let (mut clients, mut own) = (ClientTable::default(), MemberLoads::default());
+        clients.update(&mut own, &["listed", "free-1", "other"].map(load));
+        let mut splitter = Splitter::default();
+        splitter.split(&SplitInput {
+            mode: Mode::Reject,
+            capacity: 1_200,
+            shares: &Shares::new(&policy),
+            clients: &clients,
+            members: vec![&own],
+            own: 0,
+            turn: 0,
+        });
+        let share = |name: &str| {
+            let number = clients.number(name).expect("it has a load");
+            splitter.part(number).expect("it has a part").whole_share.floor()
+        };
+        // Two of three are those of the unlisted clients, by their weights 5 and 1.
+        assert_eq!(["listed", "free-1", "other"].map(share), [400, 666, 133]);
+    }
 
     /// A single instance in reject mode had a quarter of a client's own limit while only delayed records were left,
     /// which are no demand: they expired.
