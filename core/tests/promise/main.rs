@@ -8,6 +8,7 @@ mod case;
 mod change;
 mod clock;
 mod fairness;
+mod forecast;
 mod limits;
 mod lowered;
 mod newcomers;
@@ -30,7 +31,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Number of cases of each law in each class.
-const CASES: [(&str, u32); 16] = [
+const CASES: [(&str, u32); 17] = [
     ("scripts", 1_800),
     ("tight", 400),
     ("busy", 200),
@@ -47,6 +48,7 @@ const CASES: [(&str, u32); 16] = [
     ("lowered", 1_700),
     ("rounds", 1_700),
     ("newcomers", 1_700),
+    ("forecast", 300),
 ];
 
 /// Runs a law over random cases of every class.
