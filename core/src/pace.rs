@@ -136,11 +136,13 @@ impl Pace {
     /// call in which records waited for admission, or were rejected for lack of capacity.
     pub fn handle_offsets(&mut self, now: Time, offsets: &[Offsets], admitted: u64, waited: Ratio) {
         self.contact = OffsetNews { follows: false, blind_since: None, told_at: Some(now) };
-        if self.signals.note_offsets(now, offsets) {
+        let (knew_any, differ) = (self.signals.know_any(), self.signals.note_offsets(now, offsets));
+        if differ {
             self.forget_rate();
         }
         let committed: i64 = offsets.iter().map(|one| one.committed).sum();
-        self.estimate.note_committed(committed);
+        // After a time without offsets all partitions are new here, and the sum goes on from the former one.
+        self.estimate.note_committed(committed, knew_any && differ);
         let is_busy = self.signals.measure(now);
         self.waits.push_back((now, waited.millionths()));
         while self.waits.front().is_some_and(|&(at, _)| at < now - self.params.interval) {

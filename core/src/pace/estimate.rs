@@ -96,9 +96,11 @@ impl Estimate {
         self.milli = milli;
     }
 
-    /// Notes the sum of the committed offsets.
-    pub(super) fn note_committed(&mut self, committed: i64) {
-        self.raised_at = Some(self.raised_at.unwrap_or(committed).min(committed));
+    /// Notes the sum of the committed offsets. The sum over other partitions than before tells nothing about what was
+    /// finished, so that the evidence for a raise is collected anew.
+    pub(super) fn note_committed(&mut self, committed: i64, over_others: bool) {
+        let before = self.raised_at.filter(|_| !over_others);
+        self.raised_at = Some(before.unwrap_or(committed).min(committed));
     }
 
     /// Changes the estimate: down to the finished rate if the service is late, up if it is on time and records wait.

@@ -17,6 +17,11 @@ pub(super) struct Signals {
 }
 
 impl Signals {
+    /// Returns whether offsets of any partition are known.
+    pub(super) fn know_any(&self) -> bool {
+        !self.partitions.is_empty()
+    }
+
     /// Takes the offsets of a poll. Returns whether a partition came, went or was set back: its offsets tell nothing
     /// about the service.
     pub(super) fn note_offsets(&mut self, now: Time, offsets: &[Offsets]) -> bool {

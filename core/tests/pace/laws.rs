@@ -297,3 +297,22 @@ fn found_in_a_campaign(told_of_markers: bool) -> u64 {
 fn markers_of_records_that_wait_are_no_work() {
     assert_eq!((found_in_a_campaign(true), found_in_a_campaign(false)), (400, 393));
 }
+
+/// The group commits in a partition for the first time, far from the start of its offsets: the service has not finished
+/// as many records.
+#[test]
+fn a_partition_that_is_added_is_no_evidence_of_finished_records() {
+    let (mut pace, mut now) = steady(Control::Apply);
+    let partition = |partition, end| Offsets { partition, end, committed: end };
+    for _ in 0..20 {
+        now = now + Duration::from_secs(1);
+        pace.handle_offsets(now, &[partition(0, 500)], 0, Ratio::ONE);
+    }
+    for poll in 0..20 {
+        now = now + Duration::from_secs(1);
+        // It is missing at every second poll.
+        let added = [partition(0, 500), partition(1, 1_000_000)];
+        pace.handle_offsets(now, if poll % 2 == 0 { &added } else { &added[..1] }, 0, Ratio::ONE);
+    }
+    assert_eq!(pace.limit(), 100, "nothing was committed");
+}
