@@ -101,6 +101,8 @@ impl Pace {
             return;
         }
         self.params = params;
+        // The check after a longer interval would come as late as that one.
+        self.next_check = self.next_check.min(now + self.params.interval);
         if self.params.control == Control::Apply {
             self.estimate.set(self.params.clamped(self.estimate.milli), ChangeCause::Reload);
         }

@@ -316,3 +316,26 @@ fn a_partition_that_is_added_is_no_evidence_of_finished_records() {
     }
     assert_eq!(pace.limit(), 100, "nothing was committed");
 }
+
+/// The fault: the first check after a reload came when the former interval was over, five minutes later.
+#[test]
+fn a_shorter_interval_holds_from_the_reload_on() {
+    let (_, mut now) = steady(Control::Apply);
+    let of_interval = |seconds| PaceParams {
+        control: Control::Apply,
+        capacity: 100,
+        floor: 10,
+        ceiling: 1_000,
+        cycle: Duration::from_secs(1),
+        max_behind: MAX_BEHIND,
+        interval: Duration::from_secs(seconds),
+        signal_timeout: Duration::from_secs(60),
+    };
+    let mut pace = Pace::new(of_interval(300), now);
+    let mut end = 0;
+    poll_steadily(&mut pace, &mut now, 20, &mut end);
+    assert_eq!(pace.limit(), 100);
+    pace.change(of_interval(5), now);
+    poll_steadily(&mut pace, &mut now, 6, &mut end);
+    assert_eq!(pace.limit(), 110, "a step was due");
+}
