@@ -29,7 +29,7 @@ pub enum PaceState {
     NoSignal,
     /// Another instance admits records to the same service.
     NotAlone,
-    /// The limit is the floor.
+    /// The service is late, or commits nothing, although the limit is the floor.
     AtFloor,
     /// The estimate is the ceiling.
     AtCeiling,
@@ -98,15 +98,19 @@ impl Pace {
 
     fn state(&self) -> PaceState {
         let (applies, estimate) = (self.params.control == Control::Apply, self.estimate.milli);
+        let target = self.params.target(self.known_estimate());
+        // The limit may be the floor while the service is on time: it was late, and nothing came since. No step up is
+        // taken above half of the target.
+        let keeps_up = !self.signals.stalled && self.signals.late < target / 2;
         if self.contact.follows {
             PaceState::NotAlone
         } else if self.contact.blind_since.is_some() || self.contact.told_at.is_none() {
             PaceState::NoSignal
-        } else if applies && self.limit <= self.params.floor * MILLI {
+        } else if applies && !keeps_up && self.limit <= self.params.floor * MILLI {
             PaceState::AtFloor
         } else if self.signals.stalled {
             PaceState::Stalled
-        } else if self.signals.late > self.params.target(self.known_estimate()) {
+        } else if self.signals.late > target {
             PaceState::Late
         } else if applies && estimate >= self.params.ceiling * MILLI {
             PaceState::AtCeiling

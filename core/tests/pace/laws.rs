@@ -339,3 +339,34 @@ fn a_shorter_interval_holds_from_the_reload_on() {
     poll_steadily(&mut pace, &mut now, 6, &mut end);
     assert_eq!(pace.limit(), 110, "a step was due");
 }
+
+/// The fault: a limit at the floor alarmed, because the service is down then, also while it was on time: where the
+/// floor is the capacity, and after a slow time without records since.
+#[test]
+fn a_limit_at_the_floor_is_reported_while_the_service_is_late() {
+    let (_, mut now) = steady(Control::Apply);
+    let params = PaceParams {
+        control: Control::Apply,
+        capacity: 100,
+        floor: 100,
+        ceiling: 1_000,
+        cycle: Duration::from_secs(1),
+        max_behind: MAX_BEHIND,
+        interval: Duration::from_secs(5),
+        signal_timeout: Duration::from_secs(60),
+    };
+    let mut pace = Pace::new(params, now);
+    let mut poll = |end: i64, committed: i64| {
+        now = now + Duration::from_secs(1);
+        pace.handle_offsets(now, &[Offsets { partition: 0, end, committed }], end as u64, Ratio::ZERO);
+        pace.view(now).state
+    };
+    for second in 0..30 {
+        assert_eq!(poll(second * 50, second * 50 - 50), PaceState::NoDemand);
+    }
+    // It takes a tenth of what comes, and commits it each second; then nothing at all.
+    let states: Vec<PaceState> = (0..60).map(|second| poll(1_500 + second * 100, 1_500 + second * 10)).collect();
+    assert!(states[20..].iter().all(|state| *state == PaceState::AtFloor), "{states:?}");
+    let states: Vec<PaceState> = (60..120).map(|second| poll(1_500 + second * 100, 2_100)).collect();
+    assert!(states.iter().all(|state| *state == PaceState::AtFloor), "{states:?}");
+}
