@@ -113,7 +113,8 @@ impl Pace {
     /// and is no higher than the configured capacity otherwise.
     pub fn handle_other(&mut self, limit: Option<u64>) {
         self.forget();
-        self.contact.follows = true;
+        // A later search here begins with a signal timeout of its own: until then the other instance looks for offsets.
+        (self.contact.follows, self.contact.blind_since) = (true, None);
         if self.params.control == Control::Apply {
             let followed = limit.unwrap_or(self.limit().min(self.params.capacity));
             self.estimate.follow(self.params.clamped(followed * MILLI), limit.is_some());

@@ -370,3 +370,21 @@ fn a_limit_at_the_floor_is_reported_while_the_service_is_late() {
     let states: Vec<PaceState> = (60..120).map(|second| poll(1_500 + second * 100, 2_100)).collect();
     assert!(states.iter().all(|state| *state == PaceState::AtFloor), "{states:?}");
 }
+
+/// An instance had no offsets at its start, then another one searched for an hour. The fault: the first poll without
+/// offsets after that ended the estimate that it had taken over, as if there had been none in all that time.
+#[test]
+fn the_time_without_a_signal_begins_with_the_search() {
+    let (mut pace, mut now) = steady(Control::Apply);
+    pace.handle_no_signal(now);
+    for _ in 0..3_600 {
+        now = now + Duration::from_secs(1);
+        pace.handle_other(Some(800));
+    }
+    for second in 0..60 {
+        pace.handle_no_signal(now + Duration::from_secs(second));
+        assert_eq!(pace.limit(), 800, "{second} s without offsets");
+    }
+    pace.handle_no_signal(now + Duration::from_secs(60));
+    assert_eq!(pace.limit(), 100);
+}
