@@ -578,6 +578,7 @@ mod tests {
         splitter.split(&SplitInput {
             mode: Mode::Reject,
             capacity: 1_200,
+            cycle: policy.cycle,
             shares: &Shares::new(&policy),
             clients: &clients,
             members: vec![&own],
