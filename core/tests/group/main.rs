@@ -15,6 +15,7 @@
 
 mod availability;
 mod broker;
+mod edges;
 mod fairness;
 mod kills;
 mod levels;

@@ -1,7 +1,7 @@
 //! Looks: a member's periodic checks of whether to write a state.
 
 use std::collections::BTreeMap;
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use super::{Admissions, Announcement, Member, OwnOpening};
 use crate::allocator::{ClientGroupPart, Part};
@@ -276,17 +276,26 @@ impl Member {
         }
         let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
         // Small gifts wait for the next state.
-        let small = match now.slow < self.announced.made_at + UNHURRIED {
-            true => self.split.capacity() / 50,
-            false => self.split.capacity() / 500,
-        };
+        let is_hurried = now.slow < self.announced.made_at + UNHURRIED;
+        let small = self.split.capacity() / if is_hurried { 50 } else { 500 };
         let is_enough = |hold: u64, lack: u64| hold > 0 && (is_due || hold >= small || hold >= lack && lack >= small);
-        let part = |lack: u64| {
+        // Each giver gives its part, so that together they give no more than is lacking.
+        let most = all.max(u128::from(all_free));
+        let part = |&(_, lack): &(&Arc<str>, u64)| {
             let product = u128::from(free) * u128::from(lack);
-            // Each giver gives its part, so that together they give no more than is lacking.
-            lack.min((product / all) as u64).min(product.div_ceil(all.max(u128::from(all_free))) as u64)
+            lack.min((product / all) as u64).min(product.div_ceil(most) as u64)
         };
-        let gifts = lacks.iter().map(|&(name, lack)| (Arc::clone(name), part(lack), lack));
+        let mut parts: Vec<u64> = lacks.iter().map(part).collect();
+        if parts.iter().all(|&part| part == 0) && (is_due || !is_hurried) {
+            // Fewer records than members that lack some: those that lack most get one each. Of equal ones, each giver
+            // begins behind itself, so that not all of them give to the same member.
+            let given = (u128::from(free) * all).div_ceil(most) as usize;
+            let behind = lacks.partition_point(|(name, _)| **name < self.seat);
+            let mut order: Vec<usize> = (behind..lacks.len()).chain(0..behind).collect();
+            order.sort_by_key(|&index| Reverse(lacks[index].1));
+            order.into_iter().take(given).for_each(|index| parts[index] = 1);
+        }
+        let gifts = lacks.iter().zip(parts).map(|(&(name, lack), hold)| (Arc::clone(name), hold, lack));
         let gifts = gifts.filter(|&(_, hold, lack)| is_enough(hold, lack));
         gifts.take(MAX_MOVES - self.holding.open_moves()).map(|(name, hold, _)| (name, hold)).collect()
     }
