@@ -85,7 +85,8 @@ struct OwnOpening {
 #[derive(Debug)]
 struct Announcement {
     seq: u64,
-    capacity: u64,
+    /// The configuration for which the hold and the admissions were announced.
+    terms: Terms,
     /// The member leaves with this state.
     is_last: bool,
     /// On the fast clock.
@@ -334,10 +335,16 @@ impl Member {
         self.announced.committed.iter().chain(&self.announced.flight)
     }
 
+    /// The last committed state, unless it is of another cycle or mode: what it held may be many times the capacity of
+    /// this cycle. The first state of this one burns the rest.
+    fn last_announced(&self) -> Option<&Announcement> {
+        self.announced.committed.as_ref().filter(|last| last.terms.agree_with(&self.params.terms()))
+    }
+
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&self, now: Clocks) -> GroupPart {
         let may_admit = !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict();
-        let Some(last) = self.announced.committed.as_ref().filter(|_| may_admit) else { return GroupPart::NONE };
+        let Some(last) = self.last_announced().filter(|_| may_admit) else { return GroupPart::NONE };
         let left = last.until.since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let later = self.holding.later().sum();
@@ -354,7 +361,7 @@ impl Member {
     /// The state of the member.
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
         let is_used = self.announcements().any(|state| total >= state.until_total);
-        match &self.announced.committed {
+        match self.last_announced() {
             _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,

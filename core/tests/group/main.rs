@@ -24,6 +24,7 @@ mod live;
 mod loads;
 mod node;
 mod planted;
+mod reloads;
 mod rule_stream;
 mod rules;
 mod shares;

@@ -231,7 +231,8 @@ impl Member {
         let committed = self.announced.committed.as_ref();
         // The others wait for another capacity: the least that any member has told is in force.
         let is_due = self.is_state_old(now)
-            || committed.is_some_and(|last| last.capacity != self.params.capacity || is_low(last));
+            || committed.is_some_and(|last| last.terms.capacity != self.params.capacity || is_low(last))
+            || self.last_announced().is_none();
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged = |last: &Announcement| {
@@ -416,7 +417,7 @@ impl Member {
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
         self.announced.flight = Some(Announcement {
             seq: state.seq,
-            capacity: self.params.capacity,
+            terms: self.params.terms(),
             is_last: kind == StateKind::Left,
             made: now.fast,
             ahead,
