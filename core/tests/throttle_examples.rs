@@ -855,3 +855,30 @@ fn records_that_wait_for_a_part_of_the_group_need_no_look() {
     assert!(throttle.poll_action(later).is_none());
     assert!(throttle.poll_timeout(later) > later, "{:?} after {later:?}", throttle.poll_timeout(later));
 }
+
+/// The wants of a client were not counted any more until the new topic was as long as the former one, so that nothing
+/// was lent to it.
+#[test]
+fn arrivals_count_after_a_topic_was_made_anew() {
+    let mut policy = policy(40, 10 * SECOND);
+    policy.mode = Mode::Reject;
+    names(&mut policy, &["A", "B"]);
+    let mut throttle = Throttle::new(policy, sim::START);
+    let mut now = sim::START;
+    let mut send = |throttle: &mut Throttle, offset: i64| {
+        throttle.handle_timeout(now);
+        let sender = Sender::Client("A");
+        let arrival = Arrival { partition: 0, offset, bytes: 100, sender, written_ms: None };
+        let verdict = throttle.handle_record(now, &arrival);
+        now = now + SECOND / 4;
+        matches!(verdict, Verdict::Admit(_))
+    };
+    let admitted = [0, 1].map(|topic| {
+        throttle.handle_assigned(sim::START, 0, 0, &OffsetMap::default(), 0);
+        let admitted = (0..400).filter(|&offset| send(&mut throttle, offset) && offset >= 200).count();
+        assert_eq!(throttle.client("A").unwrap().last_wants, 40, "topic {topic}");
+        throttle.handle_revoked(0);
+        admitted
+    });
+    assert_eq!(admitted[0], admitted[1]);
+}

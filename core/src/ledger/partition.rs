@@ -115,6 +115,15 @@ impl Partition {
     pub(super) fn assign(&mut self, base: i64, map: &OffsetMap, high: i64) {
         debug_assert!(self.held.is_empty(), "a partition is revoked before it is assigned again");
         self.assigned = true;
+        // Nothing was read of a topic that was made anew. Its log ends before what was read of the former one, or its
+        // tag tells.
+        let is_anew = match (self.tag, map.tag) {
+            (Some(former), Some(tag)) => former != tag,
+            _ => high < self.seen_until,
+        };
+        if is_anew {
+            self.seen_until = 0;
+        }
         self.tracker = Tracker::restore(base, &map.completed);
         self.tag = map.tag;
         self.seen_until = self.seen_until.max(self.tracker.next());
