@@ -1,4 +1,4 @@
-//! Groups with hardly more records in a cycle than members.
+//! Groups with hardly more records in a cycle than members, or with fewer.
 
 use std::time::Duration;
 
@@ -76,5 +76,33 @@ fn few_records_reach_many_members() {
         let (group, single) = join(mode, capacity);
         println!("{mode:?}, {capacity} records for {MEMBERS} members: {group} of {single}");
         assert!(group as f64 >= least * single as f64, "{mode:?}, {capacity}: {group} of {single} records");
+    }
+}
+
+/// Members told the turn of a record that can't be split by their own clocks. Those drift apart by seconds in a few
+/// days, and then each thought that it was the other one's turn: half of the capacity was used.
+#[test]
+fn one_record_is_used_by_two_members_whose_clocks_differ() {
+    let cycle = Duration::from_secs(10);
+    let policy = Policy { scope: Scope::Group, queue_capacity: 1 << 30, ..Policy::new(1, cycle) };
+    for seconds in [0, 5, 10, 15] {
+        let mut group = Group::new(&policy, 2, &["one", "other"], Time::ZERO + Duration::from_secs(10_000), 3);
+        for member in 0..2 {
+            let index = group.start(&format!("wm-{member}"), Scope::Group);
+            let instance = group.instances[index].as_mut().expect("it was just started");
+            instance.clock_ahead = Duration::from_secs(seconds) * member as u32;
+            group.assign(member, Some(index));
+            (0..100).for_each(|_| group.arrive(member, member));
+        }
+        let end = group.now() + cycle * 42;
+        while group.now() < end {
+            group.step(STEP);
+        }
+        let mut admitted = [0; 2];
+        group.take_admitted().iter().for_each(|&(client, _)| admitted[client] += 1);
+        println!("{seconds} s apart: {admitted:?} of 40");
+        assert!(group.fullest <= 1, "{} records in a window", group.fullest);
+        assert!(admitted.iter().sum::<u64>() >= 36, "{seconds} s apart: {admitted:?} of 40");
+        assert!(admitted.iter().all(|&one| one >= 10), "{seconds} s apart: {admitted:?} of 40");
     }
 }

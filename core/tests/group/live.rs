@@ -173,6 +173,8 @@ pub struct Instance {
     /// The instance's wall clock less the true time, in milliseconds.
     pub ahead_ms: i64,
     pub mistake: Option<RuleMistake>,
+    /// The time by which the instance's monotonic clock is ahead.
+    pub clock_ahead: Duration,
     held: BTreeMap<Slot, (u32, i64)>,
 }
 
@@ -319,8 +321,8 @@ impl Group {
             (Driver::new(member, false), log)
         });
         let throttle = Throttle::new(policy, now);
-        let (life, held) = (self.lives, BTreeMap::new());
-        self.instances.push(Some(Instance { throttle, group, name, life, ahead_ms: 0, mistake, held }));
+        let (life, held, clock_ahead) = (self.lives, BTreeMap::new(), Duration::ZERO);
+        self.instances.push(Some(Instance { throttle, group, name, life, ahead_ms: 0, mistake, clock_ahead, held }));
         instance
     }
 
@@ -411,7 +413,8 @@ impl Group {
 
     fn work(&mut self, now: Time, index: usize) -> u64 {
         let Some(instance) = &mut self.instances[index] else { return 0 };
-        let Instance { throttle, group, held, mistake, .. } = instance;
+        let Instance { throttle, group, held, mistake, clock_ahead, .. } = instance;
+        let (true_time, now) = (now, now + *clock_ahead);
         if let Some((driver, log)) = group {
             driver.serve(|| Clocks::same(now), throttle, log, || Some(0)).unwrap_or_else(|error| match error {});
             assert!(!driver.member().is_replaced());
@@ -426,8 +429,8 @@ impl Group {
             match rejected {
                 None => {
                     self.counts.admitted += 1;
-                    self.counts.longest = self.counts.longest.max(now.since(arrived));
-                    self.admitted.push((client, now.since(arrived)));
+                    self.counts.longest = self.counts.longest.max(true_time.since(arrived));
+                    self.admitted.push((client, true_time.since(arrived)));
                 }
                 Some(Reason::Expired) => self.counts.expired += 1,
                 Some(_) => {
