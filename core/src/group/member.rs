@@ -478,6 +478,7 @@ impl Member {
     /// The capacity in force: the smallest among the live members and this one.
     pub fn capacity(&self) -> u64 {
         let live = self.ledger.live(self.silence_limit()).filter(|(name, _)| **name != self.seat);
-        live.map(|(_, seat)| seat.state.terms.capacity).fold(self.params.capacity, u64::min)
+        // No configuration has a capacity of 0, but a damaged state may: it must not stop all members.
+        live.map(|(_, seat)| seat.state.terms.capacity.max(1)).fold(self.params.capacity, u64::min)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use watermaster_core::group::state::{SeatRecord, StateKind};
 use watermaster_core::policy::{Mode, Policy, Scope};
 use watermaster_core::units::Time;
 
@@ -105,4 +106,28 @@ fn one_record_is_used_by_two_members_whose_clocks_differ() {
         assert!(admitted.iter().sum::<u64>() >= 36, "{seconds} s apart: {admitted:?} of 40");
         assert!(admitted.iter().all(|&one| one >= 10), "{seconds} s apart: {admitted:?} of 40");
     }
+}
+
+/// A state with a capacity of 0, which no member writes, stopped all members of the group by a panic.
+#[test]
+fn a_damaged_capacity_stops_no_member() {
+    let policy = Policy { scope: Scope::Group, ..Policy::new(100, Duration::from_secs(10)) };
+    let mut group = Group::new(&policy, 1, &["client"], Time::ZERO + Duration::from_secs(10_000), 3);
+    let only = group.start("wm-0", Scope::Group);
+    group.assign(0, Some(only));
+    for _ in 0..200 {
+        group.step(STEP);
+    }
+    let last = group.take_committed().into_iter().rev().find_map(|record| match record {
+        SeatRecord::State(state) if state.kind == StateKind::Own => Some(state),
+        _ => None,
+    });
+    let mut state = last.expect("a state of the member");
+    (state.seat, state.author, state.hold, state.terms.capacity) = ("wm-1".into(), 1, 0, 0);
+    group.forge(SeatRecord::State(state));
+    group.arrive(0, 0);
+    for _ in 0..1_000 {
+        group.step(STEP);
+    }
+    assert_eq!(group.counts.admitted, 1);
 }
