@@ -6,10 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use watermaster_core::reason::Reason;
-use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{Letter, Ranges, Reader};
 
-use super::origin::Origin;
+use super::{DlqError, origin::Origin};
 use crate::moment::moment;
 
 /// Options that select dead letters.
@@ -106,9 +105,15 @@ impl SelectArgs {
     /// Returns the offsets that have to be read: those that exist now, without those that are surely not selected.
     ///
     /// # Errors
-    /// No broker answers in time.
-    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, AskError> {
+    /// No broker answers in time, or no dead letter can ever be selected.
+    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, DlqError> {
+        self.check_times()?;
         let mut ranges = reader.bounds(timeout)?;
+        if let Some(only) = self.partition.filter(|only| !ranges.contains_key(only)) {
+            let known: Vec<String> = ranges.keys().map(i32::to_string).collect();
+            let text = format!("--partition {only}: the partitions with a leader are {}", known.join(", "));
+            return Err(DlqError::Usage(text));
+        }
         ranges.retain(|partition, _| self.partition.is_none_or(|only| only == *partition));
         if let Some(offsets) = &self.offsets {
             for range in ranges.values_mut() {
@@ -123,6 +128,15 @@ impl SelectArgs {
             }
         }
         Ok(ranges)
+    }
+
+    fn check_times(&self) -> Result<(), DlqError> {
+        match (self.since, self.until) {
+            (Some(since), Some(until)) if since >= until => {
+                Err(DlqError::Usage("--since is not before --until: this selects no dead letter".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether all dead letters are selected, except for a limit.
