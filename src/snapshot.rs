@@ -115,7 +115,8 @@ pub struct GroupSnapshot {
 pub struct OtherMembers {
     /// This instance is the first live member.
     pub is_first: bool,
-    /// It is, and all others tell their admissions: it is the one that searches. Without a search none tells them.
+    /// This instance is the first live member, and all others tell their admissions: it is the one that searches.
+    /// Without a search none of them tells any.
     pub searches: bool,
     /// The capacity in the state of the first of the others.
     pub limit: Option<u64>,

@@ -85,7 +85,7 @@ fn siblings_come_first_over_instances() {
                 for (partition, client) in [(0, 0), (1, 1), (1, 2)].repeat(6) {
                     group.arrive(partition, client);
                 }
-                if step % 20 == 0 {
+                if step.is_multiple_of(20) {
                     group.arrive(step / 20 % 2, 3 + step / 20 % little.len());
                 }
             };
@@ -107,7 +107,7 @@ fn ids_without_demand_weigh_nothing() {
         let arrive = |step: usize, group: &mut Group| {
             (0..17).for_each(|number| (0..4).for_each(|client| group.arrive((step + number) % 2, client)));
             (0..100).for_each(|number| group.arrive(number % 2, 4));
-            if step % 2 == 0 {
+            if step.is_multiple_of(2) {
                 group.arrive(step / 2 % 2, 5 + step / 2 % ids.len());
             }
         };
