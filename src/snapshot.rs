@@ -179,6 +179,24 @@ impl ServiceSnapshot {
         };
         ServiceSnapshot { figures, limits, up: true, ..ServiceSnapshot::default() }
     }
+
+    /// Keeps the counts, and sets what rises and falls to that of a service that does nothing. Another instance has its
+    /// partitions and its part of the capacity by then, and sums over the instances would count them twice.
+    fn come_to_rest(&mut self) {
+        self.clients = self.clients.at_rest();
+        self.partitions.clear();
+        self.figures.window_admitted = 0;
+        self.sources = SourceFigures { retention: std::mem::take(&mut self.sources.retention), ..Default::default() };
+        (self.throttle.backlog_bytes, self.throttle.oldest_held_seconds) = (0, 0.0);
+        for group in &mut self.throttle.groups {
+            (group.default_share, group.granted) = (0.0, 0);
+        }
+        let figures = &mut self.group.figures;
+        (figures.hold, figures.target, figures.ahead) = (0, 0, 0);
+        // Neither does it search for the capacity, nor clean the log of the rules.
+        (self.group.others.is_first, self.group.others.searches) = (false, false);
+        self.group.log_behind = Duration::ZERO;
+    }
 }
 
 #[cfg(test)]
@@ -411,6 +429,7 @@ impl SnapshotCell {
     /// Shows that an error stopped the service, or kept it from starting.
     pub fn show_stopped(&self, error: String) {
         let mut last = (*self.get()).clone();
+        last.come_to_rest();
         (last.up, last.figures.ready, last.figures.trouble) = (false, false, Some(error));
         self.set(last);
     }

@@ -130,6 +130,31 @@ fn past_change(at: &str) -> PastChange {
     PastChange { at: at.to_owned(), by: "SIGHUP".to_owned(), change }
 }
 
+/// The bug: instances of a group counted what the stopped one had last wanted, admitted and read beside their own.
+#[test]
+fn a_service_that_stopped_keeps_its_counts_and_wants_nothing() {
+    let mut publisher = Publisher::new("2.12.1", 10);
+    let levels = Levels { wants: 5, granted: 4, backlog: 3, ..Levels::default() };
+    let mut shown = snapshot(vec![ClientSnapshot { levels, ..client("a", 7) }]);
+    shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), unread: 9, ..Default::default() }];
+    (shown.figures.window_admitted, shown.group.figures.hold, shown.up) = (6, 8, true);
+    let cell = SnapshotCell::default();
+    cell.set(shown);
+    cell.show_stopped("fenced".to_owned());
+    publisher.publish("kyc", &cell, true);
+    let samples = parse(&publisher.render()).0;
+    let admitted = [("service", "kyc"), ("client", "a"), ("decision", "admitted")];
+    assert_eq!(sample(&samples, "watermaster_records_total", &admitted), Some(7.0));
+    for name in ["watermaster_wants_units", "watermaster_granted_units", "watermaster_backlog_records"] {
+        assert_eq!(sample(&samples, name, &[("service", "kyc"), ("client", "a")]), Some(0.0), "{name}");
+    }
+    for name in ["watermaster_window_admitted_units", "watermaster_group_hold_units", "watermaster_service_up"] {
+        assert_eq!(sample(&samples, name, &[("service", "kyc")]), Some(0.0), "{name}");
+    }
+    let partition = [("service", "kyc"), ("topic", "a.kyc"), ("partition", "0")];
+    assert_eq!(sample(&samples, "watermaster_unread_records", &partition), None);
+}
+
 #[test]
 fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut publisher = Publisher::new("2.12.1", 10);

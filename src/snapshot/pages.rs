@@ -15,7 +15,7 @@ use watermaster_core::scheduler::{Forgotten, PAGE};
 use watermaster_core::throttle::Throttle;
 use watermaster_core::units::Time;
 
-use super::{ClientSnapshot, Unread};
+use super::{ClientSnapshot, Levels, Unread};
 
 /// The number of pages that one snapshot copies, which takes about half a millisecond.
 const COPIED: usize = 32;
@@ -104,6 +104,19 @@ impl Clients {
     /// next, and never exceed the number of decided records.
     pub fn forgotten(&self) -> Forgotten {
         self.sorted().forgotten
+    }
+
+    /// Returns the same clients with their counts, and with the levels of a service that has stopped.
+    pub(super) fn at_rest(&self) -> Clients {
+        let at_rest = |page: &Arc<Page>| {
+            let mut page = Page::clone(page);
+            for client in &mut page.clients {
+                client.levels = Levels { limit: client.levels.limit, ..Levels::default() };
+            }
+            Arc::new(page)
+        };
+        let pages = self.0.pages.iter().map(at_rest).collect();
+        Clients(Arc::new(Shown { pages, known: self.0.known, sorted: OnceLock::new() }))
     }
 
     fn at(&self, (page, place): (u32, u32)) -> &ClientSnapshot {

@@ -7,7 +7,6 @@ use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::{offset_map::OffsetMap, units::Time};
 
 use super::*;
-use crate::snapshot::Levels;
 
 const CYCLE: Duration = Duration::from_secs(1);
 
