@@ -292,7 +292,9 @@ async fn require_token(
     };
     let most = if state.configuration.admin().open_on_loopback { Role::Operate } else { Role::Read };
     if on_loopback && needed <= most {
-        let caller = Caller { name: "loopback".to_owned(), role: most, services: Vec::new() };
+        // A token is not asked for here, but one that is sent shows what its role may see.
+        let role = token_of(&state, &request).map_or(most, |token| token.role.max(most));
+        let caller = Caller { name: "loopback".to_owned(), role, services: Vec::new() };
         request.extensions_mut().insert(caller);
         return next.run(request).await;
     }
@@ -304,11 +306,16 @@ async fn require_metrics_token(State(state): State<Arc<AdminState>>, request: Re
     if is_open { next.run(request).await } else { authorized(&state, Role::Read, request, next).await }
 }
 
+/// Returns the token that a request carries, if it is known.
+fn token_of(state: &AdminState, request: &Request) -> Option<AdminToken> {
+    let offered = request.headers().get(header::AUTHORIZATION)?;
+    state.configuration.admin().tokens.into_iter().find(|known| known.token.matches(offered.as_bytes()))
+}
+
 /// Goes on with a request that carries a token of a role that allows it.
 async fn authorized(state: &AdminState, needed: Role, mut request: Request, next: Next) -> Response {
-    let tokens = state.configuration.admin().tokens;
-    let offered = request.headers().get(header::AUTHORIZATION);
-    match tokens.into_iter().find(|known| offered.is_some_and(|offered| known.token.matches(offered.as_bytes()))) {
+    let known = token_of(state, &request);
+    match known {
         Some(AdminToken { name, role, .. }) if role < needed => {
             let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
             refusal(StatusCode::FORBIDDEN, json!({ "error": error })).into_response()

@@ -473,7 +473,7 @@ fn on_loopback_a_request_must_name_this_machine() {
 }
 
 /// Only a request has the dead letters read, by the thread that follows the topics. What producers wrote into headers
-/// may be personal: on loopback, no token is asked for.
+/// may be personal: on loopback, no token is asked for, but one that is sent counts.
 #[test]
 fn the_newest_dead_letters_are_read_for_those_that_ask() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
@@ -500,6 +500,10 @@ fn the_newest_dead_letters_are_read_for_those_that_ask() {
         json!({ "service": "kyc", "read_ms": 5, "complete": true, "letters": [letter] })
     };
     assert_eq!(server.json(path), (200, shown("9 bytes, for the role operate")));
+    for (token, applicant) in [(TOKEN, "Erika"), (READ_TOKEN, "9 bytes, for the role operate")] {
+        let (status, body) = server.request("GET", path, Some(token));
+        assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()), (200, shown(applicant)));
+    }
     assert_eq!(server.get("/v1/services/nope/dead-letters").0, 404);
     let letters = |shows_all| serde_json::to_value(view::letters(&server.state.services()[0], shows_all)).unwrap();
     assert_eq!([false, true].map(letters), [shown("9 bytes, for the role operate"), shown("Erika")]);
