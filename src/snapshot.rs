@@ -404,6 +404,11 @@ struct Published {
 }
 
 impl SnapshotCell {
+    /// Returns whether both are the place of one engine.
+    pub fn is(&self, other: &SnapshotCell) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);

@@ -416,7 +416,7 @@ async fn metrics_text(State(served): State<Arc<Served>>) -> Result<Response, Htt
 fn render_metrics(state: &AdminState) -> String {
     let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
     let services = state.services();
-    publisher.keep_only(|name| services.iter().any(|service| service.name == name));
+    publisher.keep_only(|name, cell| services.iter().any(|service| service.name == name && service.cell.is(cell)));
     for service in &services {
         publisher.publish(&service.name, &service.cell, silence(service).is_none());
         publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);

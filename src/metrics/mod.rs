@@ -60,6 +60,8 @@ struct InstanceFigures {
 /// The figures of one service.
 #[derive(Debug, Default)]
 struct ServiceMetrics {
+    /// The place from which the figures come.
+    cell: SnapshotCell,
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
     /// The engine does not hang.
@@ -97,15 +99,17 @@ impl Publisher {
         }
     }
 
-    /// Forgets the services for which `is_kept` returns false: their series vanish.
-    pub fn keep_only(&mut self, is_kept: impl Fn(&str) -> bool) {
-        self.services.retain(|name, _| is_kept(name));
+    /// Forgets the services for which `is_kept` returns false: their series vanish. A service that was removed and came
+    /// back has another cell, and counts anew.
+    pub fn keep_only(&mut self, is_kept: impl Fn(&str, &SnapshotCell) -> bool) {
+        self.services.retain(|name, metrics| is_kept(name, &metrics.cell));
     }
 
     /// Takes over the newest figures of a service, and whether its engine does not hang; taking over a snapshot twice
     /// changes nothing.
     pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) {
-        let new = || ServiceMetrics { clients: ClientLabels::new(self.metrics_clients), ..ServiceMetrics::default() };
+        let clients = || ClientLabels::new(self.metrics_clients);
+        let new = || ServiceMetrics { cell: cell.clone(), clients: clients(), ..ServiceMetrics::default() };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         let snapshot = cell.get();
         if !Arc::ptr_eq(&metrics.newest, &snapshot) {

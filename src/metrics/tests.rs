@@ -274,11 +274,30 @@ fn the_series_of_a_removed_service_vanish() {
     let mut publisher = Publisher::new("", 10);
     publish_start(&mut publisher);
     publisher.publish("bureau", &SnapshotCell::default(), true);
-    publisher.keep_only(|name| name == "bureau");
+    publisher.keep_only(|name, _| name == "bureau");
     let (samples, _) = parse(&publisher.render());
     let services: BTreeSet<&str> =
         samples.keys().filter_map(|(_, labels)| labels.get("service").map(String::as_str)).collect();
     assert_eq!(services, BTreeSet::from(["bureau"]));
+}
+
+/// The bug: records of clients without a label were missing until there were as many as those that all others had sent
+/// before.
+#[test]
+fn a_service_that_came_back_between_two_scrapes_counts_anew() {
+    let mut publisher = Publisher::new("", 1);
+    for [labelled, other] in [[100, 5], [1, 2]] {
+        let cell = SnapshotCell::default();
+        cell.set(snapshot(vec![client("a", labelled), client("b", other)]));
+        publisher.keep_only(|_, known| known.is(&cell));
+        publisher.publish("kyc", &cell, true);
+        let samples = parse(&publisher.render()).0;
+        let of = |client| {
+            let labels = [("service", "kyc"), ("client", client), ("decision", "admitted")];
+            sample(&samples, "watermaster_records_total", &labels)
+        };
+        assert_eq!(["a", "_other"].map(of), [labelled, other].map(|count| Some(count as f64)));
+    }
 }
 
 #[test]
