@@ -388,16 +388,22 @@ async fn change_rule(
         return Err(invalid("until", "until is over: the rule would have no effect"));
     }
     let mut precondition = precondition(headers, in_file.is_some())?;
-    // Meanwhile it may become a rule for the service, which takes another role.
-    if caller.role < Role::Operate
-        && precondition == Precondition::Present
-        && let Some(version) = version
-    {
-        precondition = Precondition::Version(version);
-    }
     if rule.is_none() && !existed && in_file.is_some() {
         let message = "the rule is one of the file: put it with \"disabled\": true";
         return Err(refused(StatusCode::CONFLICT, "in_file", message));
+    }
+    // Meanwhile it may become, or already be at another instance, a rule for the service, which takes another role. So
+    // only the version that was looked at may be replaced.
+    if caller.role < Role::Operate {
+        precondition = match (precondition, version) {
+            (Precondition::Absent, _) => Precondition::Absent,
+            (Precondition::Present, Some(version)) => Precondition::Version(version),
+            (Precondition::Version(stated), Some(version)) if stated == version => Precondition::Version(version),
+            _ => {
+                let changed = WriteRefusal::Changed { in_force: version };
+                return Err(not_in_force(&handle, &name, Err(changed)));
+            }
+        };
     }
     let (answer, outcome) = oneshot::channel();
     let (by, at_ms) = (Box::from(caller.name.as_str()), clock::since_epoch().as_millis() as u64);

@@ -236,6 +236,37 @@ fn a_rule_of_the_file_is_replaced_by_its_etag() {
     assert!(head.starts_with("HTTP/1.1 422") && answer["field"] == "name", "{head} {answer}");
 }
 
+/// The bug: a role that may not change rules for the service replaced one that this instance had not read when it
+/// looked, and had read when it wrote.
+#[test]
+fn a_token_that_writes_replaces_only_the_version_that_was_looked_at() {
+    let mut config = config_with_tokens();
+    let (name, text) = ("writer".to_owned(), "writer-writer-writer");
+    let token = Token::new(text).unwrap();
+    config.settings.admin.tokens.push(AdminToken { name, role: Role::Write, services: Vec::new(), token });
+    config.settings.services[0].rules_topic = Some("rules".to_owned());
+    let heartbeat = Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT);
+    let configuration = Configuration::new(None, config);
+    let server = Server::of(configuration, ConnectionLimits::DEFAULT, Ipv4Addr::UNSPECIFIED, heartbeat);
+    let body = json!({ "clients": ["web"], "weight": 2 });
+    let lines = |stated: &str| format!("if-match: {stated}\r\nauthorization: Bearer {text}");
+    let [first, second] = VERSIONS.map(|version| format!("\"{version}\""));
+    for stated in ["*", second.as_str()] {
+        let (head, answer) = ask(&server, "PUT", "all", &lines(stated), &body.to_string());
+        assert!(head.starts_with("HTTP/1.1 412") && answer["error"] == "changed", "{head} {answer}");
+    }
+    let looked_at = known(VERSIONS[0], Ok(rule("all", &body)));
+    server.state.services()[0].rules.known().rules.insert("all".into(), looked_at);
+    for stated in ["*", first.as_str()] {
+        let (head, _) = change(&server, "PUT", "all", &lines(stated), &body.to_string(), |_, order| {
+            let RulesOrder::Write { write, .. } = &order else { panic!("a change") };
+            assert_eq!(write.precondition, Precondition::Version(VERSIONS[0]));
+            in_force(order, VERSIONS[1]);
+        });
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    }
+}
+
 /// The bug: each rule of run time could have a `max_delay` of its own. Beyond 64 a record got the delay of another one,
 /// and the exported rules were refused as a file.
 #[test]
