@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use wait::{let_the_fault_last, wait_for};
 use watermaster::reload::Configuration;
+use watermaster::rules::KnownRule;
 use watermaster::snapshot::{ClientSnapshot, Levels};
 use watermaster_core::policy::Policy;
-use watermaster_settings::config::{Config, SCHEMA};
+use watermaster_core::rules::log::record::{ChangeId, RuleVersion};
+use watermaster_settings::config::{Config, SCHEMA, rule_of_json};
 
 const SECRET: &str = "sasl-password";
 
@@ -396,7 +398,11 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     assert!(change.origin.contains("watermaster.toml:"), "{}", change.origin);
     let cycle = &view.next_cycle[0];
     assert_eq!((cycle.service.as_str(), cycle.wanted, cycle.admits, cycle.would_admit), ("kyc", 0, 0, 0));
-    assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(2_000), Some(4_500)));
+    // The bug: the capacity of the file was told, although the rule `three` decides.
+    assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(1_500), Some(1_500)));
+    std::fs::write(&file.path, text(|text| changed(text, &[("capacity = 1500", "capacity = 1800")]))).unwrap();
+    let cycle = &file.configuration.dry_run().unwrap().unwrap().next_cycle[0];
+    assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(1_500), Some(1_800)));
     assert!(view.dry_run && !file.change_arrived() && file.configuration.past_changes().is_empty());
     // A client gets no more than its own limit allows: 50 a second, and then 4.
     let handle = file.configuration.services.all().remove(0);
@@ -412,6 +418,17 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     std::fs::write(&file.path, text(|text| changed(text, &limited))).unwrap();
     let cycle = &file.configuration.dry_run().unwrap().unwrap().next_cycle[0];
     assert_eq!((cycle.wanted, cycle.admits, cycle.would_admit), (1_690, 590, 130));
+    // A rule of run time decides before those of the file.
+    let body = serde_json::json!({ "service": true, "capacity": 500 });
+    let rule = rule_of_json("summer", body.as_object().unwrap(), u64::MAX);
+    let (version, forbidden_capacity) = (RuleVersion { n: 1, id: ChangeId(1) }, None);
+    let (by, body, rule) = ("one".into(), body.to_string().into(), Ok(rule.unwrap()));
+    let known = KnownRule { version, by, at_ms: 1, body, rule, forbidden_capacity };
+    handle.rules.known().rules.insert("summer".into(), known);
+    write("capacity = 4500");
+    let cycle = &file.configuration.dry_run().unwrap().unwrap().next_cycle[0];
+    assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(500), Some(500)));
+    assert_eq!((cycle.admits, cycle.would_admit), (500, 500));
     assert_eq!(file.configuration.shown(false), before);
     write("capacity = 0");
     file.configuration.dry_run().unwrap().unwrap_err();

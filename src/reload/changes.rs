@@ -6,6 +6,7 @@ use watermaster_api::{ChangeView, NextCycle};
 use watermaster_settings::{Settings, config::Changed, files::NamedFile};
 
 use crate::clock;
+use crate::rules::with_run_time;
 use crate::services::ServiceHandle;
 use crate::snapshot::ClientSnapshot;
 
@@ -50,6 +51,9 @@ pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[Service
         if before == after {
             return None;
         }
+        // Rules of the file and of run time decide now, and go on to.
+        let (rules, now) = (handle.rules.rules(), clock::wall_ms());
+        let [before, after] = [before, after].map(|policy| with_run_time(&policy, &rules).at(now));
         let snapshot = handle.cell.get();
         let wants = |client: &ClientSnapshot| client.levels.wants.max(client.levels.backlog);
         let wanted = snapshot.clients.iter().map(wants).sum();
@@ -59,7 +63,6 @@ pub(super) fn next_cycle(before: &Settings, after: &Settings, handles: &[Service
             if !policy.enforce {
                 return wanted;
             }
-            let policy = policy.at(clock::wall_ms());
             let limit_of = policy.limits_in_cycle();
             let within = |client: &ClientSnapshot| {
                 limit_of(&client.name).map_or(wants(client), |most| wants(client).min(most.ceil() as u64))
