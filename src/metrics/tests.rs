@@ -130,6 +130,22 @@ fn past_change(at: &str) -> PastChange {
     PastChange { at: at.to_owned(), by: "SIGHUP".to_owned(), change }
 }
 
+/// The bug: a change of a rule with many clients was a label of many kilobytes, ten times in each scrape.
+#[test]
+fn a_long_value_that_changed_is_shortened_and_no_series_comes_twice() {
+    let mut publisher = Publisher::new("2.12.1", 10);
+    let change = |last: &str| {
+        let mut past = past_change("2026-01-01T00:00:07Z");
+        past.change.to = format!("{}{last}", "é".repeat(1_000)).into();
+        past
+    };
+    publisher.publish_reload(LastReload::at_start(), String::new(), vec![change("a"), change("b")]);
+    let samples = parse(&publisher.render()).0;
+    let changes = samples.keys().filter(|(name, _)| name == "watermaster_config_change_timestamp_seconds");
+    let values: Vec<&str> = changes.map(|(_, labels)| labels["to"].as_str()).collect();
+    assert_eq!(values, [format!("{}…", "é".repeat(256))]);
+}
+
 /// The bug: instances of a group counted what the stopped one had last wanted, admitted and read beside their own.
 #[test]
 fn a_service_that_stopped_keeps_its_counts_and_wants_nothing() {

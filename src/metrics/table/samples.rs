@@ -39,12 +39,24 @@ pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&
     }
 }
 
+/// The most characters of a value in a label. A rule may list thousands of clients, and stores of metrics refuse series
+/// with labels beyond one or two thousand characters.
+const MAX_VALUE: usize = 256;
+
+fn shortened(value: String) -> String {
+    match value.char_indices().nth(MAX_VALUE) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value,
+    }
+}
+
 /// Writes the last changes of the configuration. One that was taken back and made again is one series.
 pub(super) fn past_changes(instance: &InstanceFigures, out: &mut Samples<'_>) {
     let mut written = HashSet::new();
     for PastChange { at, by, change } in &instance.past_changes {
         let ChangeView { key, service, from, to, origin, .. } = change;
         let [from, to] = [from, to].map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        let [from, to] = [from, to].map(shortened);
         let labels = [key.clone(), service.clone().unwrap_or_default(), from, to, origin.clone(), by.clone()];
         let at = humantime::parse_rfc3339(at).ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let values = labels.each_ref().map(String::as_str);
