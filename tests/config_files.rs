@@ -217,6 +217,10 @@ fn the_hash_follows_the_meaning_and_not_the_instance() {
     assert_eq!(plain, hash("WATERMASTER_KAFKA__INSTANCE_ID", "another"));
     assert_eq!(plain, hash("WATERMASTER_ADMIN__LISTEN", "127.0.0.1:1"));
     assert_ne!(plain, hash("WATERMASTER_KAFKA__GROUP_ID", "another"));
+    // The bug: instances in several zones had different configurations for ever, as an alert told.
+    for key in ["CLIENT_RACK", "CLIENT_ID"].map(|key| format!("WATERMASTER_KAFKA__PROPERTIES__{key}")) {
+        assert_eq!(hash(&key, "zone-a"), hash(&key, "zone-b"), "{key}");
+    }
 }
 
 #[test]

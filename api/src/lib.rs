@@ -26,8 +26,8 @@ pub fn rfc3339(ms: u64) -> String {
 /// The configuration in force.
 #[derive(Serialize, JsonSchema)]
 pub struct ConfigView {
-    /// Sixteen hexadecimal digits that are equal for equal configurations. `instance_id`, `admin.listen` and hidden
-    /// values don't count.
+    /// Sixteen hexadecimal digits that are equal for equal configurations. `instance_id`, `admin.listen`, the
+    /// properties `client.id` and `client.rack`, and hidden values don't count.
     pub hash: String,
     /// Every key with its value, nested as in the file. With origins, each value is an object with `value` and
     /// `origin`: the file and line, the variable, or "default".

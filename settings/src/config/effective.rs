@@ -29,12 +29,14 @@ impl Effective {
 
     /// Returns sixteen hexadecimal digits that are equal wherever equal configurations take effect.
     ///
-    /// Hidden values, the instance's id and its address are left out: the instances of a group can be compared, and the
-    /// hash gives no way to guess a secret.
+    /// Hidden values, the instance's id, its address and its place are left out: the instances of a group can be
+    /// compared, and the hash gives no way to guess a secret.
     pub fn hash(&self) -> String {
         let mut tree = self.to_json();
-        for (section, key) in [("kafka", "instance_id"), ("admin", "listen")] {
-            if let Some(section) = tree.get_mut(section).and_then(Value::as_object_mut) {
+        let keys = [("/kafka", "instance_id"), ("/admin", "listen")];
+        let properties = ["client.id", "client.rack"].map(|key| ("/kafka/properties", key));
+        for (section, key) in keys.into_iter().chain(properties) {
+            if let Some(section) = tree.pointer_mut(section).and_then(Value::as_object_mut) {
                 section.remove(key);
             }
         }

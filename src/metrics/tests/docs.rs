@@ -71,7 +71,8 @@ records of no client, and clients that lost their label. |
 | `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
 | `consumer_group` | the service's `consumer_group`, which reads its target |
-| `hash` | sixteen hexadecimal digits, as `GET /v1/config` shows them; `instance_id`, `admin.listen` and hidden values do not count |
+| `hash` | sixteen hexadecimal digits, as `GET /v1/config` shows them; `instance_id`, \
+`admin.listen`, `client.id`, `client.rack` and hidden values do not count |
 | `mode` | `shape`, `reject` |
 | `reason` of a rejection | [the reasons](dead-letters.md#reasons) of dead letters |
 ",
