@@ -16,7 +16,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
 use watermaster_settings::{Kafka, Service};
 
-use super::reader::{Header, Reader};
+use super::reader::{Header, Reader, bytes_of};
 use crate::consumer::Offsets;
 use crate::ffi::{self, GroupMetadata, HeaderList, TopicHandle};
 use crate::producer::{self, MAX_TAINTED_STARTS, Transactions, transaction_timeout};
@@ -39,6 +39,13 @@ pub struct Outgoing {
     pub headers: Vec<Header>,
     /// Milliseconds since 1970, or -1 for the time of sending.
     pub timestamp_ms: i64,
+}
+
+impl Outgoing {
+    /// Returns the bytes of key, value and headers.
+    pub fn bytes(&self) -> usize {
+        bytes_of(self.key.as_deref(), self.value.as_deref(), &self.headers)
+    }
 }
 
 /// The reason for which a transaction of a job did not, or perhaps did not, succeed.

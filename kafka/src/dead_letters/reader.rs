@@ -54,9 +54,14 @@ impl Letter {
 
     /// Returns the bytes of key, value and headers.
     pub fn bytes(&self) -> usize {
-        let headers = self.headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len));
-        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len) + headers.sum::<usize>()
+        bytes_of(self.key.as_deref(), self.value.as_deref(), &self.headers)
     }
+}
+
+/// Returns the bytes of a key, a value and headers.
+pub(super) fn bytes_of(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> usize {
+    let headers = headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len));
+    key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len) + headers.sum::<usize>()
 }
 
 /// Reads one topic, by a client that may also ask and read for others, one after the other.

@@ -424,9 +424,10 @@ impl<'s> Redrive<'s> {
                 state
             }
             None => {
-                batch.bytes += letter.bytes();
                 batch.places.push((partition, offset));
                 let (state, record) = self.outcome(&letter, origin.as_ref(), &mut batch.counts)?;
+                // The original of a stub is much larger than the stub.
+                batch.bytes += record.as_ref().map_or(letter.bytes(), Outgoing::bytes);
                 batch.records.extend(record);
                 state
             }

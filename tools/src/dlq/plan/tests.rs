@@ -113,6 +113,7 @@ fn a_stub_sends_its_original_and_no_other_record() {
     assert_eq!(fate(None), Fate::NeedsOriginal);
     assert_eq!(fate(Some(None)), Fate::Park(Parked::OriginalGone));
     let Fate::Send(sent) = fate(Some(Some(&original))) else { panic!("it is sent") };
+    assert!(sent.bytes() > original.bytes(), "a transaction is bounded by the bytes that it carries");
     let headers = vec![header(b"own", "h"), header(b"throttle-attempt", "2"), seal(&service, &sent)];
     assert_eq!((sent.value, sent.timestamp_ms, sent.headers), (original.value.clone(), 77, headers));
     // The topic was made anew: another record is at this offset.
