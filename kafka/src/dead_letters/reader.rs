@@ -18,6 +18,9 @@ use crate::record::{Headers, NO_TIMESTAMP};
 use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
 use crate::{assign, client::KafkaError};
 
+/// The longest time in which no record and no end of a range comes: brokers that are away for longer end the reading.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
 
@@ -74,6 +77,8 @@ pub struct Reader {
     open: BTreeMap<i32, i64>,
     /// The partitions that are paused, because their ranges have ended.
     paused: BTreeSet<i32>,
+    /// The time that was waited since the last record or end of a range. The time between two calls does not count.
+    waited: Duration,
 }
 
 impl Reader {
@@ -92,7 +97,8 @@ impl Reader {
     pub fn of(asker: Arc<Asker>, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
         let partitions = all_partitions([asker.partitions(topic, timeout)?]);
         let (group, topics) = (group.to_owned(), Topics::new([topic]));
-        Ok(Reader { asker, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
+        let (open, paused) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Reader { asker, group, topics, partitions, open, paused, waited: Duration::ZERO })
     }
 
     /// Checks that other topics exist.
@@ -177,6 +183,7 @@ impl Reader {
     /// # Errors
     /// librdkafka refuses the partitions.
     pub fn start(&mut self, ranges: &Ranges) -> Result<(), KafkaError> {
+        self.waited = Duration::ZERO;
         if !self.paused.is_empty() {
             // A partition stays paused when it is assigned again.
             self.asker.consumer.unassign()?;
@@ -203,7 +210,7 @@ impl Reader {
     /// Returns the next record of the ranges, or `None` if none comes within `wait` or a range has ended.
     ///
     /// # Errors
-    /// The topic is refused for good. Connections that break are not errors.
+    /// The topic is refused for good, or nothing comes for a minute. Connections that break are not errors.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Letter>, AskError> {
         self.next_with(wait, Letter::new)
     }
@@ -212,15 +219,20 @@ impl Reader {
     pub(crate) fn next_with<T>(
         &mut self, wait: Duration, take: impl FnOnce(&BorrowedMessage<'_>) -> T,
     ) -> Result<Option<T>, AskError> {
+        let begun = Instant::now();
         let (taken, ended) = match self.asker.consumer.poll(wait) {
             Some(Ok(message)) => {
+                self.waited = Duration::ZERO;
                 let (partition, offset) = (message.partition(), message.offset());
                 let Some(&end) = self.open.get(&partition) else { return Ok(None) };
                 let ended = (offset + 1 >= end).then_some(partition);
                 ((offset < end).then(|| take(&message)), ended)
             }
             // All stable records were read, and the end was one of them.
-            Some(Err(ClientError::PartitionEOF(partition))) => (None, Some(partition)),
+            Some(Err(ClientError::PartitionEOF(partition))) => {
+                self.waited = Duration::ZERO;
+                (None, Some(partition))
+            }
             // librdkafka reports only once that the group is refused, with the topic that is read first.
             Some(Err(ClientError::MessageConsumption(code @ Code::GroupAuthorizationFailed))) => {
                 return Err(AskError::RefusedGroup { group: self.group.clone(), code });
@@ -228,7 +240,13 @@ impl Reader {
             Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
                 return Err(AskError::RefusedTopic { topic: self.topic().to_owned(), code });
             }
-            Some(Err(_)) | None => (None, None),
+            Some(Err(_)) | None => {
+                self.waited += begun.elapsed();
+                if self.waited > PATIENCE {
+                    return Err(self.failed(ClientError::MessageConsumption(Code::OperationTimedOut)));
+                }
+                (None, None)
+            }
         };
         ended.into_iter().for_each(|partition| self.close(partition));
         Ok(taken)
