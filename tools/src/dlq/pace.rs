@@ -31,7 +31,9 @@ impl Pace {
         let records = second.div_ceil(second.div_ceil(most));
         let time = Duration::from_secs_f64(records as f64 / f64::from(rate.get()));
         let sending = time.saturating_sub(COMMIT_TIME).max(time / 2);
-        let quota = Quota::with_period(sending.div_f64(records as f64)).expect("the time of a record is not 0");
+        // Above a thousand million a second, the time of a record is rounded to nothing.
+        let each = sending.div_f64(records as f64).max(Duration::from_nanos(1));
+        let quota = Quota::with_period(each).expect("the time of a record is not 0");
         let burst = NonZeroU32::new(rate.get() / BURST_DIVISOR).unwrap_or(NonZeroU32::MIN);
         let limiter = RateLimiter::direct(quota.allow_burst(burst));
         let next_begin = Cell::new(Instant::now());
@@ -55,6 +57,19 @@ impl Pace {
     pub fn wait(&self) {
         while let Err(early) = self.limiter.check() {
             std::thread::sleep(early.wait_time_from(self.clock.now()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_rate_has_a_pace() {
+        for rate in [1, 7, 2_000, 2_001, 1_000_000_001, u32::MAX] {
+            let pace = Pace::new(NonZeroU32::new(rate).unwrap(), 2_000);
+            assert!((1..=2_000).contains(&pace.transaction()), "{rate}");
         }
     }
 }
