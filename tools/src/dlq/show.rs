@@ -67,9 +67,11 @@ fn text(
     let mut row = |name: &str, value: &str| _ = writeln!(text, "{name:<12}{value}");
     row("dead letter", &format!("{topic}, partition {}, offset {}", letter.partition, letter.offset));
     if let Some(origin) = origin {
-        row("origin", &format!("{}, partition {}, offset {}", origin.topic, origin.partition, origin.offset));
+        let source = printable(&origin.topic);
+        row("origin", &format!("{source}, partition {}, offset {}", origin.partition, origin.offset));
         row("reason", &printable(&origin.reason));
-        row("client", if origin.client.is_empty() { "-" } else { &origin.client });
+        let client: &str = if origin.client.is_empty() { "-" } else { &origin.client };
+        row("client", &printable(client));
         row("attempt", &origin.attempt.to_string());
         row("written by", origin.writer.into());
     } else {
@@ -120,7 +122,29 @@ fn bytes(bytes: Option<&[u8]>, shown: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::origin::Writer;
     use super::*;
+
+    /// Anybody who may send a record chooses its client id.
+    #[test]
+    fn an_origin_cannot_control_the_terminal() {
+        let (key, value, headers) = (None, None, Vec::new());
+        let letter = Letter { partition: 0, offset: 1, timestamp_ms: -1, key, value, headers };
+        let origin = Origin {
+            writer: Writer::Connect,
+            topic: "lo\u{1b}ans".to_owned(),
+            partition: 2,
+            offset: 3,
+            timestamp_ms: None,
+            reason: "expired".to_owned(),
+            client: "a\u{1b}[2Jb".to_owned(),
+            attempt: 1,
+            is_stub: false,
+        };
+        let shown = text("dead", &letter, Some(&origin), None, false);
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+        assert!(shown.contains("lo·ans, partition 2, offset 3") && shown.contains("client      a·[2Jb\n"), "{shown:?}");
+    }
 
     #[test]
     fn numbers_of_spring_are_shown_as_numbers_and_times() {
