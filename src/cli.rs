@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use watermaster_settings::{LogFormat, config::Config};
 use watermaster_tools::allocate::{self, AllocateArgs};
-use watermaster_tools::cli::{ConfigFile, Exit, fail};
+use watermaster_tools::cli::{ConfigFile, Exit, fail, written};
 use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::dlq::{self, DlqArgs};
 use watermaster_tools::handover::{self, HandoverArgs};
@@ -150,7 +150,7 @@ pub fn main() -> Exit {
     if let Err(error) = watermaster_kafka::check_library() {
         return fail(Exit::Stopped, error);
     }
-    match command {
+    written(match command {
         Command::Run(args) => run(&args),
         Command::Demo(args) => demo::run(&args, |config| Ok(InProcess(start_for_demo(config)?))),
         Command::Check(args) => check::check(&args),
@@ -168,7 +168,7 @@ pub fn main() -> Exit {
         Command::Handover(args) => handover::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
-    }
+    })
 }
 
 fn run(args: &RunArgs) -> Exit {

@@ -113,6 +113,18 @@ fn a_closed_stdout_is_not_an_error() {
 }
 
 /// The command ends before it connects to a broker.
+/// The bug: `rules export > rules.toml` on a full disk ended with 0.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_can_not_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut allocate = std::process::Command::new(env!("CARGO_BIN_EXE_watermaster"));
+    allocate.args(["allocate", "--capacity", "4", "--wants", "A=1"]).stdout(full);
+    let output = allocate.stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("error: the result can't be written: "), "{}", text(&output.stderr));
+}
+
 #[test]
 fn load_reports_errors_of_its_scenario_and_its_service() {
     let (_config_folder, config) = file(include_str!("../config/demo.toml"));

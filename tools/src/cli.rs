@@ -1,6 +1,8 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -33,7 +35,8 @@ pub enum Exit {
     /// rules, top) answered
     Unreachable = 69,
     /// no service is left running: each met a fatal error; load, dlq, handover, trace: the command did not do all
-    /// that was asked for; each command: this is another librdkafka than the program was built for
+    /// that was asked for; each command: the result can't be written, or this is another librdkafka than the program
+    /// was built for
     Stopped = 70,
     /// the configuration is wrong, or its file is missing; health, reload, rules, top: the instance refuses the
     /// token; reload: it refuses the configuration; rules: it refuses the change; simulate: the trace is damaged
@@ -145,9 +148,22 @@ pub enum Output {
     Json,
 }
 
-/// Prints a line of the result to stdout. A reader that hung up (`| head`) is no failure.
+/// Whether a line of the result is missing from stdout.
+static UNWRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line of the result to stdout. A reader that hung up (`| head`) is no failure. A disk that is full is one,
+/// which [`written`] tells at the end: what a command has begun, it ends.
 pub fn print(line: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    let Err(error) = writeln!(std::io::stdout(), "{line}") else { return };
+    if error.kind() != ErrorKind::BrokenPipe && !UNWRITTEN.swap(true, Ordering::Relaxed) {
+        eprintln!("error: the result can't be written: {error}");
+    }
+}
+
+/// Returns the exit code of a command that ended so, with regard to its result.
+pub fn written(exit: Exit) -> Exit {
+    let is_missing = UNWRITTEN.load(Ordering::Relaxed);
+    if is_missing && matches!(exit, Exit::Done | Exit::No) { Exit::Stopped } else { exit }
 }
 
 /// Prints the result for programs to stdout.
