@@ -4,6 +4,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
 use humantime::format_duration;
+use watermaster_core::policy::Scope;
 
 use super::{service, values};
 use crate::reader::{KeyPath, Section};
@@ -42,8 +43,9 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
         let pattern = source.optional("topic_pattern", |text| values::topic_pattern(text).map(|_| text.to_owned()));
         claim(&mut patterns, &source, "topic_pattern", pattern.flatten(), "each pattern only once");
     }
-    let (mut ledgers, mut rules) = (BTreeMap::new(), BTreeMap::new());
+    let (mut ledgers, mut logs) = (BTreeMap::new(), BTreeMap::new());
     for service in services {
+        let is_in_group = service.get::<Scope>("scope") == Some(Scope::Group);
         let (mut uses, ledger) = (BTreeMap::new(), service.text("dead_letter", values::topic));
         for (section, key, topic) in outputs(service, kafka) {
             let Some(topic) = topic else { continue };
@@ -59,10 +61,8 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
             if other != key {
                 section.refuse(key, format!("is {topic:?}, which is the {other} too"), "a topic of its own");
             }
-            if let Some(other) =
-                (key == "rules_topic").then(|| rules.insert(topic.clone(), service.path.clone())).flatten()
-            {
-                section.refuse(key, format!("is {topic:?}, which is that of {other} too"), "a topic of its own");
+            if key == "rules_topic" || key == "control_topic" && is_in_group {
+                claim_log(&mut logs, &section, key, &topic);
             }
             if key == "dead_letter" && *ledgers.entry(topic.clone()).or_insert(ledger.clone()) != ledger {
                 let problem =
@@ -70,6 +70,22 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
                 section.refuse(key, problem, "one dead_letter of both services, or a topic of its own");
             }
         }
+    }
+}
+
+/// Notes an error if another service has the same topic for its rules or its seats. Records there name no service: with
+/// those of another one, an instance would have capacity that is not its own.
+fn claim_log(logs: &mut BTreeMap<String, (KeyPath, bool)>, service: &Section<'_>, key: &str, topic: &str) {
+    let is_set = service.is_set(key);
+    match logs.entry(topic.to_owned()) {
+        Entry::Occupied(first) => {
+            let (other, other_is_set) = first.get();
+            // Services of one name have one default, and an error for their name.
+            if *other != service.path && (is_set || *other_is_set) {
+                service.refuse(key, format!("is {topic:?}, which is that of {other} too"), "a topic of its own");
+            }
+        }
+        Entry::Vacant(place) => _ = place.insert((service.path.clone(), is_set)),
     }
 }
 
