@@ -357,7 +357,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<Exit, RulesError> {
             None => tell('+', name, body),
         }
     }
-    for rule in known.iter().filter(|rule| wanted.iter().all(|(name, _)| *name != rule.name)) {
+    // As in an export, an expired rule makes no difference: it is only kept for a while.
+    let is_more = |rule: &&RuleView| rule.state != "expired" && wanted.iter().all(|(name, _)| *name != rule.name);
+    for rule in known.iter().filter(is_more) {
         tell('-', &rule.name, &rule.rule);
     }
     Ok(exit)
