@@ -421,6 +421,19 @@ fn tokens_have_names_and_texts_of_their_own() {
 }
 
 #[test]
+fn a_token_for_a_service_that_is_not_configured_is_doubtful() {
+    let (_token, token) = file("the token of a team");
+    let table = format!("[[admin.token]]\nname = \"a\"\nfile = {token:?}\nrole = \"write\"\n");
+    let table = table + "services = [\"kyc\", \"kyb\"]\n";
+    let (_folder, path) = file(&format!("{RIGHT}{table}"));
+    let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("admin.token[0].services has \"kyb\", which is the name of no service"), "{said}");
+    assert!(!said.contains("has \"kyc\""), "{said}");
+}
+
+#[test]
 fn a_short_or_writable_token_is_refused_and_a_readable_one_is_reported() {
     use std::os::unix::fs::PermissionsExt;
 

@@ -137,14 +137,14 @@ pub fn files_at(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Reads everything; `None` after an error was noted.
 fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
-    let kafka = root.table("kafka");
+    let (kafka, admin) = (root.table("kafka"), root.table("admin"));
     let services = root.tables("service");
-    cross_checks::check(&kafka, &services);
+    cross_checks::check(&kafka, &admin, &services);
     let services: Vec<_> = services.iter().map(|section| service::service(section, &kafka)).collect();
     let start_from_is_written = kafka.is_set("start_from");
     crate::read_struct!(Settings {
         kafka: kafka::kafka(&kafka, rules),
-        admin: kafka::admin(&root.table("admin")),
+        admin: kafka::admin(&admin),
         log: root.table("log").get("format"),
         services: services.into_iter().collect(),
         start_from_is_written: Some(start_from_is_written),

@@ -10,8 +10,9 @@ use super::{service, values};
 use crate::reader::{KeyPath, Section};
 
 /// Checks everything that no section can check alone, and notes each error. Keys with errors of their own are skipped.
-pub fn check(kafka: &Section<'_>, services: &[Section<'_>]) {
+pub fn check(kafka: &Section<'_>, admin: &Section<'_>, services: &[Section<'_>]) {
     check_names(services);
+    warn_of_useless_tokens(admin, services);
     check_topics(kafka, services);
     check_commit_interval(kafka, services);
 }
@@ -21,6 +22,19 @@ fn check_names(services: &[Section<'_>]) {
     for service in services {
         let name = service.text("name", values::service_name);
         claim(&mut seen, service, "name", name, "a name of its own for each service");
+    }
+}
+
+/// Reports the services of tokens that are not configured, mostly for a typing error: the token changes no rule of the
+/// service that was meant.
+fn warn_of_useless_tokens(admin: &Section<'_>, services: &[Section<'_>]) {
+    let names: Vec<String> = services.iter().filter_map(|service| service.text("name", values::service_name)).collect();
+    for token in admin.tables("token") {
+        let listed = token.list("services", values::service_name).flatten().unwrap_or_default();
+        for unknown in listed.iter().filter(|name| !names.contains(name)) {
+            let problem = format!("has {unknown:?}, which is the name of no service");
+            token.warn("services", problem, format!("one or more of {}", names.join(", ")));
+        }
     }
 }
 
