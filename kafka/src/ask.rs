@@ -49,6 +49,18 @@ pub enum AskError {
     Client(#[from] KafkaError),
 }
 
+impl AskError {
+    /// Returns whether the brokers do not answer, or not yet. All other errors need another configuration, or other
+    /// topics or permissions.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            AskError::Unreachable { .. } | AskError::Topic { .. } => true,
+            AskError::Client(KafkaError::Client(why)) => why.rdkafka_error_code().is_some_and(|code| !is_final(code)),
+            _ => false,
+        }
+    }
+}
+
 pub(crate) fn is_final(code: Code) -> bool {
     matches!(code, Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::UnknownTopicOrPartition)
 }

@@ -30,7 +30,7 @@ impl ServiceError {
         match self {
             ServiceError::Choice(_) => Exit::Usage,
             ServiceError::Connect(ConnectError::Unreachable(_)) | ServiceError::Names(_) => Exit::Unreachable,
-            ServiceError::Open(AskError::Unreachable { .. }) => Exit::Unreachable,
+            ServiceError::Open(error) if error.is_silence() => Exit::Unreachable,
             ServiceError::Config(_) | ServiceError::Connect(_) | ServiceError::Open(_) => Exit::Config,
             ServiceError::Signals(_) => Exit::Stopped,
         }

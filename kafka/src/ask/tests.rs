@@ -43,3 +43,14 @@ fn a_lag_counts_from_the_offsets_that_the_group_committed() {
     assert_eq!(commit(0, 10), Some(0));
     assert!(asker.partitions("missing", TIMEOUT).is_err());
 }
+
+/// The bug: a coordinator that did not answer in time had the exit code of a wrong configuration.
+#[test]
+fn a_question_without_an_answer_is_no_refusal() {
+    let asked = |code| AskError::Client(KafkaError::Client(ClientError::OffsetFetch(code)));
+    assert!([Code::OperationTimedOut, Code::CoordinatorNotAvailable].into_iter().all(|code| asked(code).is_silence()));
+    assert!(!asked(Code::TopicAuthorizationFailed).is_silence());
+    let unmade = ClientError::ClientCreation("no certificate".to_owned());
+    assert!(!AskError::Client(KafkaError::Client(unmade)).is_silence());
+    assert!(!AskError::MissingTopic { topic: "target".to_owned() }.is_silence());
+}

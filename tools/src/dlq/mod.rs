@@ -105,9 +105,8 @@ impl DlqError {
     fn exit(&self) -> Exit {
         match self {
             DlqError::Service(error) => error.exit(),
-            DlqError::Open(AskError::Unreachable { .. } | AskError::Topic { .. }) | DlqError::Unreachable(_) => {
-                Exit::Unreachable
-            }
+            DlqError::Unreachable(_) => Exit::Unreachable,
+            DlqError::Open(error) if error.is_silence() => Exit::Unreachable,
             DlqError::Open(_) => Exit::Config,
             DlqError::Usage(_) => Exit::Usage,
             DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Stopped(_) => Exit::Stopped,

@@ -12,7 +12,6 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, TooLarge};
-use watermaster_kafka::ask::AskError;
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_kafka::topics::SourcePartition;
@@ -82,7 +81,7 @@ impl CommandError {
     fn exit(&self) -> Exit {
         match self {
             CommandError::Service(error) => error.exit(),
-            CommandError::Kafka(HandoverError::Ask(AskError::Unreachable { .. })) => Exit::Unreachable,
+            CommandError::Kafka(HandoverError::Ask(error)) if error.is_silence() => Exit::Unreachable,
             CommandError::Kafka(HandoverError::Ask(_)) => Exit::Config,
             CommandError::SameGroup { .. } => Exit::Usage,
             _ => Exit::Stopped,

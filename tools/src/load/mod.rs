@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use std::{io, io::IsTerminal as _, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
-use watermaster_kafka::ask::AskError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, OutputArg, fail};
@@ -86,7 +85,7 @@ enum LoadError {
 impl LoadError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Session(SessionError::Open(AskError::Unreachable { .. })) => Exit::Unreachable,
+            Self::Session(SessionError::Open(error)) if error.is_silence() => Exit::Unreachable,
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
             Self::Service(error) => error.exit(),
             Self::Unwritable { .. } => Exit::Usage,
