@@ -29,7 +29,7 @@ use watermaster_settings::{Kafka, Service};
 
 use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, fail};
 use crate::progress::OffsetProgress;
-use crate::sources::{ServiceError, configured};
+use crate::sources::{ServiceError, configured, service_of};
 use origin::Origin;
 use select::SelectArgs;
 
@@ -132,6 +132,17 @@ impl TopicArgs {
         Ok(configured(&self.file, self.service.as_deref())?)
     }
 
+    /// Reads the configuration for a job. The last service is the first one with the same ledger: jobs of all services
+    /// that share it fence each other by that one's name, or one would write over what another one has done.
+    fn load_for_job(&self) -> Result<(Kafka, Service, Service), DlqError> {
+        let settings = self.file.load().map_err(ServiceError::from)?.settings;
+        let services = settings.services.clone();
+        let (kafka, service) = service_of(settings, self.service.as_deref())?;
+        let first = services.into_iter().find(|other| other.ledger() == service.ledger());
+        let first = first.unwrap_or_else(|| service.clone());
+        Ok((kafka, service, first))
+    }
+
     /// Returns the dead-letter topics that the options name.
     fn dead_letters<'s>(&self, service: &'s Service) -> Result<Vec<&'s str>, DlqError> {
         let mut topics = service.dead_letters();
@@ -198,4 +209,28 @@ fn read_selected(
     }
     progress.finish();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_services_with_one_ledger_fence_each_other() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let service = |(name, dead_letter): (&str, &str)| {
+            format!(
+                "[[service]]\nname = {name:?}\ntarget = \"{name}.target\"\ndead_letter = {dead_letter:?}\n\
+                 capacity = 10\n[[service.source]]\ntopic = {name:?}\n"
+            )
+        };
+        let services = [("a", "dead"), ("b", "dead"), ("c", "rejected")].map(service);
+        std::fs::write(file.path(), services.concat()).unwrap();
+        let first_with_ledger = |name: &str| {
+            let (file, service) = (ConfigFile { paths: vec![file.path().to_owned()] }, Some(name.to_owned()));
+            let topic = TopicArgs { file, service, dead_letter: None, parked: false };
+            topic.load_for_job().unwrap().2.name
+        };
+        assert_eq!(["a", "b", "c"].map(first_with_ledger), ["a", "a", "c"]);
+    }
 }

@@ -26,7 +26,7 @@ use crate::sources::ServiceError;
 /// The most records and bytes of one transaction.
 const MAX_RECORDS: usize = 2_000;
 const MAX_BYTES: usize = 4 << 20;
-/// The name by which all jobs of a service fence each other: no job has it as its id.
+/// The name by which all jobs with one ledger fence each other: no job has it as its id.
 const ALL_JOBS: &str = "~all";
 const DEFAULT_ATTEMPTS: u64 = 5;
 
@@ -94,7 +94,7 @@ fn job_id(text: &str) -> Result<String, &'static str> {
 }
 
 pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
-    let (kafka, service) = args.topic.load()?;
+    let (kafka, service, first_with_ledger) = args.topic.load_for_job()?;
     let fresh = || if args.select.is_everything() && !args.again { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
     if id == DEFAULT_JOB && !args.select.is_everything() {
@@ -118,7 +118,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     }
     let originals = Originals::new(&kafka, &group)?;
     let work = Work::Send { plan, originals, pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)) };
-    let mut redrive = Redrive::new(&kafka, &service, reader, options, work)?;
+    let mut redrive = Redrive::new(&kafka, &service, &first_with_ledger, reader, options, work)?;
     redrive.begin()?;
     if let Work::Send { plan, .. } = &redrive.work {
         note_senders(args, plan);
@@ -249,7 +249,8 @@ struct Batch {
 impl<'s> Redrive<'s> {
     /// Makes the clients of a job, and the topic of the ledger if it is missing.
     pub(super) fn new(
-        kafka: &'s Kafka, service: &'s Service, reader: Reader, options: JobOptions, work: Work<'s>,
+        kafka: &'s Kafka, service: &'s Service, first_with_ledger: &Service, reader: Reader, options: JobOptions,
+        work: Work<'s>,
     ) -> Result<Redrive<'s>, DlqError> {
         let interrupts = signals::listen().map_err(ServiceError::Signals)?;
         if ensure_ledger(kafka, &service.ledger(), &reader, CONNECT_TIMEOUT)? {
@@ -260,7 +261,7 @@ impl<'s> Redrive<'s> {
             kafka,
             service,
             work,
-            job: Job::new(kafka, &Job::group(kafka, service, ALL_JOBS), &reader)?,
+            job: Job::new(kafka, &Job::group(kafka, first_with_ledger, ALL_JOBS), &reader)?,
             ledger: Ledger::new(service, &reader),
             own: Holder { process, job: options.id.clone(), transaction: 0 },
             known: None,
