@@ -34,7 +34,7 @@ pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
             "nothing is selected: add a selection, such as --where reason=anonymous, or --all for all that are open";
         return Err(DlqError::Usage(text.to_owned()));
     }
-    let (kafka, service, first_with_ledger) = args.topic.load_for_job()?;
+    let (kafka, service, with_ledger) = args.topic.load_for_job()?;
     let id = format!("close-{}", new_id());
     let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, &Job::group(&kafka, &service, &id))?;
     let topic = reader.topic().to_owned();
@@ -58,7 +58,7 @@ pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
         report(&counts);
         return Ok(());
     }
-    let mut job = Redrive::new(&kafka, &service, &first_with_ledger, reader, options, Work::Close)?;
+    let mut job = Redrive::new(&kafka, &service, &with_ledger[0], reader, options, Work::Close)?;
     job.begin()?;
     let result = job.run();
     report(&job.counts);

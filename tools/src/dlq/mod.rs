@@ -132,15 +132,14 @@ impl TopicArgs {
         Ok(configured(&self.file, self.service.as_deref())?)
     }
 
-    /// Reads the configuration for a job. The last service is the first one with the same ledger: jobs of all services
-    /// that share it fence each other by that one's name, or one would write over what another one has done.
-    fn load_for_job(&self) -> Result<(Kafka, Service, Service), DlqError> {
+    /// Reads the configuration for a job, with all services that have the ledger of this one, in the order of the file.
+    /// Jobs of all of them fence each other by the name of the first, or one would write over what another has done.
+    fn load_for_job(&self) -> Result<(Kafka, Service, Vec<Service>), DlqError> {
         let settings = self.file.load().map_err(ServiceError::from)?.settings;
-        let services = settings.services.clone();
+        let mut with_ledger = settings.services.clone();
         let (kafka, service) = service_of(settings, self.service.as_deref())?;
-        let first = services.into_iter().find(|other| other.ledger() == service.ledger());
-        let first = first.unwrap_or_else(|| service.clone());
-        Ok((kafka, service, first))
+        with_ledger.retain(|other| other.ledger() == service.ledger());
+        Ok((kafka, service, with_ledger))
     }
 
     /// Returns the dead-letter topics that the options name.
@@ -226,11 +225,13 @@ mod tests {
         };
         let services = [("a", "dead"), ("b", "dead"), ("c", "rejected")].map(service);
         std::fs::write(file.path(), services.concat()).unwrap();
-        let first_with_ledger = |name: &str| {
+        let with_ledger = |name: &str| {
             let (file, service) = (ConfigFile { paths: vec![file.path().to_owned()] }, Some(name.to_owned()));
             let topic = TopicArgs { file, service, dead_letter: None, parked: false };
-            topic.load_for_job().unwrap().2.name
+            let (_, service, with_ledger) = topic.load_for_job().unwrap();
+            let names: Vec<String> = with_ledger.into_iter().map(|service| service.name).collect();
+            format!("{}: {}", service.name, names.join(" "))
         };
-        assert_eq!(["a", "b", "c"].map(first_with_ledger), ["a", "a", "c"]);
+        assert_eq!(["a", "b", "c"].map(with_ledger), ["a: a b", "b: a b", "c: c"]);
     }
 }

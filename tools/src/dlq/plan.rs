@@ -38,6 +38,8 @@ pub enum Destination {
 /// The rules of a redrive.
 pub struct FateRules<'s> {
     pub service: &'s Service,
+    /// The other services whose dead letters may be in the topic.
+    pub others: Vec<&'s str>,
     pub to: Destination,
     /// `None` if there is no such limit.
     pub max_attempts: Option<u64>,
@@ -68,7 +70,8 @@ impl FateRules<'_> {
         if self.max_attempts.is_some_and(|max| origin.attempt >= max) {
             return Fate::Park(Parked::MaxAttempts);
         }
-        let Some(topic) = self.destination(origin) else { return Fate::Park(Parked::UnknownSource) };
+        let topic = self.destination(origin).filter(|_| !self.is_of_other(letter));
+        let Some(topic) = topic else { return Fate::Park(Parked::UnknownSource) };
         if !origin.is_stub {
             let timestamp_ms = origin.timestamp_ms.unwrap_or(letter.timestamp_ms);
             let first = origin.first_headers(letter, self.beside);
@@ -93,6 +96,13 @@ impl FateRules<'_> {
             (Destination::Target, [only]) => Some(*only),
             (Destination::Target, _) => source.map(|source| &*source.target),
         }
+    }
+
+    /// Returns whether another service rejected the record: the target of this one is not for it.
+    fn is_of_other(&self, letter: &Letter) -> bool {
+        let service = letter.headers.iter().rev().find(|(name, _)| name == headers::SERVICE);
+        let name = service.and_then(|(_, value)| value.as_deref());
+        self.others.iter().any(|other| name == Some(other.as_bytes()))
     }
 
     /// Sends the record of a dead letter with its first headers and time.

@@ -94,7 +94,7 @@ fn job_id(text: &str) -> Result<String, &'static str> {
 }
 
 pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
-    let (kafka, service, first_with_ledger) = args.topic.load_for_job()?;
+    let (kafka, service, with_ledger) = args.topic.load_for_job()?;
     let fresh = || if args.select.is_everything() && !args.again { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
     if id == DEFAULT_JOB && !args.select.is_everything() {
@@ -107,7 +107,8 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let dead_letter = args.topic.dead_letter(&service)?;
     let reader = args.topic.reader(&kafka, dead_letter, &group)?;
     let topic = reader.topic().to_owned();
-    let plan = plan(args, &service, &id, &topic, Service::parked(dead_letter))?;
+    let others = with_ledger.iter().map(|other| other.name.as_str()).filter(|name| *name != service.name).collect();
+    let plan = plan(args, (&service, others), &id, &topic, Service::parked(dead_letter))?;
     if args.dry_run {
         note_senders(args, &plan);
         return dry_run::redrive(&kafka, &service, reader, &options, &plan, args.output);
@@ -118,7 +119,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     }
     let originals = Originals::new(&kafka, &group)?;
     let work = Work::Send { plan, originals, pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)) };
-    let mut redrive = Redrive::new(&kafka, &service, &first_with_ledger, reader, options, work)?;
+    let mut redrive = Redrive::new(&kafka, &service, &with_ledger[0], reader, options, work)?;
     redrive.begin()?;
     if let Work::Send { plan, .. } = &redrive.work {
         note_senders(args, plan);
@@ -135,7 +136,7 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
 }
 
 fn plan<'s>(
-    args: &RedriveArgs, service: &'s Service, job: &'s str, topic: &'s str, parked: String,
+    args: &RedriveArgs, (service, others): (&'s Service, Vec<&'s str>), job: &'s str, topic: &'s str, parked: String,
 ) -> Result<FateRules<'s>, DlqError> {
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
@@ -147,6 +148,7 @@ fn plan<'s>(
     }
     Ok(FateRules {
         service,
+        others,
         to: args.to,
         // Parked dead letters have reached that limit.
         max_attempts: (!args.topic.parked).then_some(args.max_attempts),

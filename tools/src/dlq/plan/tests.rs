@@ -23,7 +23,8 @@ fn service() -> Service {
 fn plan(service: &Service) -> FateRules<'_> {
     let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref().map(SharedToken::get));
     let parked = "dead.parked".to_owned();
-    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, parked, beside: &[] }
+    let (others, to) = (vec!["income"], Destination::Source);
+    FateRules { service, others, to, max_attempts: Some(5), key, job, topic, parked, beside: &[] }
 }
 
 /// Returns the header by which a record counts for the redrive's client, made from the dead letter at offset 9.
@@ -94,6 +95,11 @@ fn dead_letters_that_cannot_go_back_are_parked() {
     assert_eq!(plan(&service).fate(&letter, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
     let to_target = FateRules { to: Destination::Target, ..plan(&service) };
     assert!(matches!(to_target.fate(&letter, Some(&elsewhere), None), Fate::Send(_)));
+    // The bug: a record that another service had rejected into the same topic went to the target of this one.
+    let of_other = self::letter(vec![header(b"throttle-service", "income")]);
+    assert_eq!(to_target.fate(&of_other, Some(&elsewhere), None), Fate::Park(Parked::UnknownSource));
+    let of_former = self::letter(vec![header(b"throttle-service", "former")]);
+    assert!(matches!(to_target.fate(&of_former, Some(&elsewhere), None), Fate::Send(_)));
     // With several targets, only its source tells that of a record.
     let mut service = service.clone();
     service.sources[0].target = "loans.target".to_owned();
