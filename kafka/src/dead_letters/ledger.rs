@@ -122,6 +122,12 @@ impl Ledger {
         }
     }
 
+    /// Returns the offset in the ledger up to which it was read: a call of [`load`](Ledger::load) that fails for its
+    /// time may have come further, and the next one goes on there.
+    pub fn read_to(&self) -> i64 {
+        self.next
+    }
+
     /// Returns the last transaction of any job.
     pub fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()

@@ -171,10 +171,23 @@ impl TopicArgs {
     }
 }
 
+/// Reads the ledger for the topic of `reader`, without what the job `default` of former versions has passed. A ledger
+/// that compaction has not reached yet may take longer than any one answer.
+fn load_ledger(service: &Service, reader: &mut Reader) -> Result<Ledger, AskError> {
+    let mut ledger = Ledger::new(service, reader);
+    loop {
+        let before = ledger.read_to();
+        match ledger.load(reader, CONNECT_TIMEOUT) {
+            Ok(()) => return Ok(ledger),
+            Err(error) if error.is_silence() && ledger.read_to() > before => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Reads the ledger for the topic of `reader`.
 fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, AskError> {
-    let mut ledger = Ledger::new(service, reader);
-    ledger.load(reader, CONNECT_TIMEOUT)?;
+    let mut ledger = load_ledger(service, reader)?;
     let default = reader.committed_of(&Job::group(kafka, service, DEFAULT_JOB), CONNECT_TIMEOUT)?;
     ledger.pass(&default, &reader.bounds(CONNECT_TIMEOUT)?);
     Ok(ledger)

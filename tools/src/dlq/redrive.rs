@@ -17,7 +17,8 @@ use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run, read_ledger, select::SelectArgs, total};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run};
+use super::{load_ledger, read_ledger, select::SelectArgs, total};
 use crate::cli::{OutputArg, positive};
 use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
@@ -531,10 +532,7 @@ impl<'s> Redrive<'s> {
 
     /// Looks for another process before a new producer of this one fences it.
     fn see_takeover(&mut self) -> Result<(), DlqError> {
-        self.patiently("the ledger", |job| {
-            job.ledger = Ledger::new(job.service, &job.reader);
-            job.ledger.load(&mut job.reader, CONNECT_TIMEOUT)
-        })?;
+        self.ledger = self.patiently("the ledger", |job| load_ledger(job.service, &mut job.reader))?;
         self.check_holder()
     }
 
