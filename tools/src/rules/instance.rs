@@ -31,6 +31,9 @@ pub(super) enum RulesError {
     Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),
+    /// Something else answers at the address, such as the page of a proxy on which one logs in.
+    #[error("{url}: no answer of a watermaster of this version: {why}")]
+    Stranger { url: String, why: String },
     #[error("{0}")]
     NotFound(String),
     #[error("{message}")]
@@ -43,6 +46,7 @@ impl RulesError {
             RulesError::Arguments(_) => Exit::Usage,
             RulesError::Endpoint { source, .. } => source.exit(),
             RulesError::Unanswered { .. } => Exit::Unknown,
+            RulesError::Stranger { .. } => Exit::Unreachable,
             RulesError::File(_) => Exit::Config,
             RulesError::Refused { status: 412, .. } => Exit::Changed,
             // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
@@ -89,10 +93,13 @@ impl RulesInstance {
     /// Returns the JSON of an answer that is no refusal.
     pub(super) fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<Value, RulesError> {
         let (status, text) = reply.map_err(|source| RulesError::Endpoint { url: self.url.clone(), source })?;
-        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        let answer = serde_json::from_str::<Value>(&text);
         if status < 300 {
-            return Ok(answer);
+            // A rule that is deleted leaves nothing to say.
+            let is_empty = text.trim().is_empty();
+            return if is_empty { Ok(Value::Null) } else { answer.map_err(|why| self.stranger(why)) };
         }
+        let answer = answer.unwrap_or_default();
         let mut message =
             sentence(&answer).map_or_else(|| format!("the answer has the status {status}"), str::to_owned);
         for error in answer["errors"].as_array().into_iter().flatten() {
@@ -106,6 +113,10 @@ impl RulesInstance {
         }
     }
 
+    fn stranger(&self, why: impl ToString) -> RulesError {
+        RulesError::Stranger { url: self.url.clone(), why: why.to_string() }
+    }
+
     /// Returns a path below that of the service.
     pub(super) fn path(&self, rest: &str) -> String {
         format!("/v1/services/{}/{rest}", percent_encoded(&self.service))
@@ -114,9 +125,7 @@ impl RulesInstance {
     /// Reads a view of the service.
     pub(super) fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, RulesError> {
         let answer = self.asked(self.endpoint.get(&self.path(path)))?;
-        serde_json::from_value(answer).map_err(|error| {
-            RulesError::File(format!("{}: no answer of a watermaster of this version: {error}", self.url))
-        })
+        serde_json::from_value(answer).map_err(|why| self.stranger(why))
     }
 
     /// Lists the rules, page by page.
@@ -159,6 +168,9 @@ impl RulesInstance {
             }
             reply => match self.asked(reply) {
                 Err(RulesError::Refused { status: 412, message }) if is_missing => Err(RulesError::NotFound(message)),
+                Ok(answer) if !dry_run && body.is_some() && answer["etag"].is_null() => {
+                    Err(self.stranger("it tells no version of the rule"))
+                }
                 answer => answer,
             },
         }
@@ -202,6 +214,18 @@ mod tests {
         assert_eq!(dry_run.exit() as u8, Exit::Unreachable as u8, "{dry_run}");
         let refused = change(false);
         assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
+    }
+
+    /// A proxy answered with its page to log in: `rules put` said that the rule was deleted, and ended with 0.
+    #[test]
+    fn the_page_of_a_proxy_is_no_answer() {
+        let (url, service) = ("http://127.0.0.1:1".to_owned(), "kyc".to_owned());
+        let target = RulesInstance { endpoint: Endpoint::new(&url, None), url, service };
+        let asked = |text: &str| target.asked(Ok((200, text.to_owned())));
+        let error = asked("<html>").unwrap_err();
+        assert_eq!(error.exit() as u8, Exit::Unreachable as u8, "{error}");
+        assert_eq!(asked("").unwrap(), Value::Null, "a rule was deleted");
+        assert_eq!(asked("{\"etag\": \"1-0\"}").unwrap()["etag"], "1-0");
     }
 
     /// Status 502 and 500 had the exit code of a wrong configuration.
