@@ -85,6 +85,11 @@ impl Token {
         self.0.as_bytes()
     }
 
+    /// Returns whether the value of a header may hold the token.
+    pub fn fits_header(&self) -> bool {
+        self.0.bytes().all(|byte| !byte.is_ascii_control() || byte == b'\t')
+    }
+
     /// Returns whether an `Authorization` header's value carries this token. The time taken tells only the length.
     pub fn matches(&self, authorization: &[u8]) -> bool {
         let Some((scheme, offered)) = authorization.split_at_checked("Bearer ".len()) else {
@@ -167,6 +172,9 @@ mod tests {
         assert_eq!(new(" \n").unwrap_err(), "the token has 0 characters, fewer than 16");
         assert_eq!(new("fifteen-letters").unwrap_err(), "the token has 15 characters, fewer than 16");
         assert_eq!(new("sixteen--letters\n"), Ok(()));
+        let fits = ["sixteen--letters\n", "sixteen\t letters"].map(|text| Token::new(text).unwrap());
+        assert!(fits.iter().all(Token::fits_header));
+        assert!(!Token::new("one-line-of-it\nand-another").unwrap().fits_header(), "two lines");
         assert_eq!(new(&"x".repeat(MAX_BYTES)), Ok(()));
         assert!(new(&"x".repeat(MAX_BYTES + 1)).unwrap_err().contains("4097 bytes"));
     }

@@ -198,14 +198,14 @@ const FIRST_TOKEN: &str = "token";
 
 /// Reads the tokens: that of `token_file`, which may do everything, then the named ones.
 fn tokens(section: &Section<'_>) -> Option<Vec<AdminToken>> {
-    let first = section.optional("token_file", |path| token(section, "token_file", path));
+    let first = section.optional("token_file", |path| header_token(section, "token_file", path));
     let tables = section.tables("token");
     let named = tables.iter().map(|table| {
         read_struct!(AdminToken {
             [table => role]
             services: table.list("services", values::service_name).map(Option::unwrap_or_default),
             name: table.text("name", values::service_name),
-            token: table.text("file", |path| token(table, "file", path)),
+            token: table.text("file", |path| header_token(table, "file", path)),
         })
     });
     let named: Vec<_> = named.collect();
@@ -257,6 +257,16 @@ fn tls(section: &Section<'_>) -> Option<Option<TlsIdentity>> {
             None
         }
     }
+}
+
+/// Reads a token that requests carry in a header. A longer text in base64 has several lines.
+fn header_token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, values::TextError> {
+    let token = token(section, key, path)?;
+    if !token.fits_header() {
+        let problem = format!("is {path:?}, which holds several lines or control characters: no request carries them");
+        section.warn(key, problem, "a token in one line, such as that of openssl rand -hex 32");
+    }
+    Ok(token)
 }
 
 /// Reads the secret in the file at `path`, the value of a key of this section.
