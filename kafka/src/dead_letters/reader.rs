@@ -294,6 +294,10 @@ impl Originals {
     pub fn read(
         &self, topic: &str, partition: i32, offset: i64, timeout: Duration,
     ) -> Result<Option<Letter>, AskError> {
+        // Headers name the place, and anybody may have written them.
+        if partition < 0 || offset < 0 || topic.contains('\0') {
+            return Ok(None);
+        }
         let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
@@ -305,6 +309,8 @@ impl Originals {
                 Some(Ok(_)) | Some(Err(ClientError::PartitionEOF(_))) => return Ok(None),
                 Some(Err(ClientError::MessageConsumption(code))) => match code {
                     Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => return Ok(None),
+                    // No topic can have this name.
+                    Code::InvalidTopic => return Ok(None),
                     code if is_final(code) => {
                         return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
                     }
@@ -314,5 +320,26 @@ impl Originals {
             }
         }
         Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use watermaster_settings::config::Config;
+
+    use super::*;
+
+    /// The bug: a job waited for the brokers at such a stub, gave up after a minute, and never came past it.
+    #[test]
+    fn no_topic_keeps_a_record_at_a_place_that_can_not_be() {
+        let text = include_str!("../../../config/watermaster.minimal.toml");
+        let config = Config::parse(text, Path::new("test.toml"), [], crate::PROPERTY_RULES);
+        let kafka = config.expect("the configuration is valid").settings.kafka;
+        let originals = Originals::new(&kafka, "test").unwrap();
+        for (topic, partition, offset) in [("loans", -1, 7), ("loans", 0, -1), ("lo\0ans", 0, 7)] {
+            assert_eq!(originals.read(topic, partition, offset, Duration::from_secs(10)).unwrap(), None);
+        }
     }
 }
