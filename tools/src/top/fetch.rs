@@ -19,6 +19,9 @@ pub struct ServiceStatus {
     /// Asked for apart; `None` if the instance has the capacity for itself.
     #[serde(skip_deserializing)]
     pub group: Option<GroupFigures>,
+    /// The number of further instances whose figures are added.
+    #[serde(skip)]
+    pub others: usize,
 }
 
 /// A client of a service.
@@ -161,9 +164,10 @@ impl Rates {
 pub fn add_rates(now: &mut [ServiceStatus], before: &[ServiceStatus], elapsed: Duration) {
     for service in now {
         let Some(before) = before.iter().find(|before| before.figures.name == service.figures.name) else { continue };
-        // The counts of another mode can't be compared, nor those of another process: its cycles start anew.
+        // The counts of another mode can't be compared, nor those of another process: its cycles start anew. With the
+        // figures of one more instance, all that it has counted since its start would be of this moment.
         let (then, now) = (&before.figures, &service.figures);
-        if then.cycle > now.cycle || then.enforce != now.enforce {
+        if then.cycle > now.cycle || then.enforce != now.enforce || before.others != service.others {
             continue;
         }
         let counts = |service: &ServiceStatus, client: &ClientStatus| {
@@ -285,6 +289,15 @@ pub mod tests {
     fn after_a_restart_there_are_no_rates() {
         let (mut before, mut now) = (service(), [service()]);
         before.figures.cycle = now[0].figures.cycle + 1;
+        add_rates(&mut now, &[before], SECOND);
+        assert!(now[0].clients.iter().all(|client| client.per_second.is_none()));
+    }
+
+    #[test]
+    fn an_instance_that_answers_again_has_no_rates_at_once() {
+        let (before, mut now) = (service(), [service()]);
+        now[0].others += 1;
+        now[0].clients[0].view.done.admitted += 1_000_000;
         add_rates(&mut now, &[before], SECOND);
         assert!(now[0].clients.iter().all(|client| client.per_second.is_none()));
     }

@@ -60,6 +60,7 @@ fn add(all: &mut Vec<ServiceStatus>, more: Vec<ServiceStatus>) {
             all.push(service);
             continue;
         };
+        sum.others += 1;
         let ServiceFigures { window_admitted, ready, trouble, .. } = service.figures;
         sum.figures.window_admitted += window_admitted;
         // Without a group each instance has the whole capacity for itself.
