@@ -112,7 +112,6 @@ fn a_closed_stdout_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// The command ends before it connects to a broker.
 /// The bug: `rules export > rules.toml` on a full disk ended with 0.
 #[cfg(target_os = "linux")]
 #[test]
@@ -125,6 +124,7 @@ fn a_result_that_can_not_be_written_is_an_error() {
     assert!(text(&output.stderr).starts_with("error: the result can't be written: "), "{}", text(&output.stderr));
 }
 
+/// The command ends before it connects to a broker.
 #[test]
 fn load_reports_errors_of_its_scenario_and_its_service() {
     let (_config_folder, config) = file(include_str!("../config/demo.toml"));
