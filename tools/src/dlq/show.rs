@@ -125,7 +125,7 @@ mod tests {
     use super::super::origin::Writer;
     use super::*;
 
-    /// Anybody who may send a record chooses its client id.
+    /// A sender chooses the client id of its records.
     #[test]
     fn an_origin_cannot_control_the_terminal() {
         let (key, value, headers) = (None, None, Vec::new());

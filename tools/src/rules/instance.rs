@@ -31,7 +31,7 @@ pub(super) enum RulesError {
     Unanswered { url: String, source: EndpointError },
     #[error("{0}")]
     File(String),
-    /// Something else answers at the address, such as the page of a proxy on which one logs in.
+    /// Something else answers at the address, such as a proxy with its login page.
     #[error("{url}: no answer of a watermaster of this version: {why}")]
     Stranger { url: String, why: String },
     #[error("{0}")]
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(refused.exit() as u8, Exit::Unreachable as u8, "{refused}");
     }
 
-    /// A proxy answered with its page to log in: `rules put` said that the rule was deleted, and ended with 0.
+    /// A proxy answered with its login page: `rules put` said that the rule was deleted, and ended with 0.
     #[test]
     fn the_page_of_a_proxy_is_no_answer() {
         let (url, service) = ("http://127.0.0.1:1".to_owned(), "kyc".to_owned());
