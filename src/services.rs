@@ -1,6 +1,6 @@
 //! The services of the process, which come and go by reload, and the way to the engine of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
@@ -83,6 +83,13 @@ impl Inbox {
     /// Takes the change that was left, if any.
     pub fn take(&self) -> Option<Change> {
         self.lock().waiting.take()
+    }
+
+    /// Returns the topics of the sources that wait to be taken over, if any do.
+    pub fn waiting_topics(&self) -> Option<BTreeSet<String>> {
+        let state = self.lock();
+        let sources = state.waiting.as_ref()?.sources.as_ref()?;
+        Some(sources.iter().map(|source| source.topic.clone()).collect())
     }
 
     /// Returns the number of changes that were left.
@@ -281,5 +288,17 @@ mod tests {
         inbox.leave(policy());
         inbox.leave(limit(50));
         assert_eq!(inbox.take().and_then(|change| change.capacity), Some(50));
+    }
+
+    #[test]
+    fn the_topics_of_sources_that_wait_are_known_until_they_are_taken() {
+        let inbox = Inbox::default();
+        inbox.leave(Change { read_anew: true, ..Change::default() });
+        assert_eq!(inbox.waiting_topics(), None);
+        inbox.leave(Change { sources: Some(vec![Source::new("loans")]), ..Change::default() });
+        inbox.leave(Change::default());
+        assert_eq!(inbox.waiting_topics(), Some(BTreeSet::from(["loans".to_owned()])));
+        inbox.take();
+        assert_eq!(inbox.waiting_topics(), None);
     }
 }

@@ -14,7 +14,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
 use crate::{clock, snapshot::RoundOutcome};
-use watermaster_kafka::consumer::{Event, ForeignOffset, Offsets};
+use watermaster_kafka::consumer::{Event, ForeignOffset, Offsets, SourcePartition};
 use watermaster_kafka::producer;
 use watermaster_kafka::record::{NO_TIMESTAMP, Record};
 use watermaster_settings::{Delivery, Kafka};
@@ -268,8 +268,25 @@ impl Engine<'_> {
                 self.lose_partitions();
                 self.link.purge();
             }
+            self.lose_former_sources();
         }
         Ok(true)
+    }
+
+    /// Forgets the partitions of topics that are no sources in the change that waits for the end of this round. The
+    /// brokers take no offsets of a topic that was deleted: with records of it, the round would not end before
+    /// librdkafka renews what it knows of the topics and the group takes the partitions away, after minutes.
+    fn lose_former_sources(&mut self) {
+        let Some(topics) = self.job.handle.inbox.waiting_topics() else { return };
+        let assigned = self.link.partitions.assigned().map(|(_, address)| address);
+        let is_former = |at: &SourcePartition| !topics.contains(&self.link.partitions.sources.get(at.0).topic);
+        let former: Vec<_> = assigned.filter(is_former).collect();
+        if !former.is_empty() {
+            warn!(service = self.job.service.name, "a round waits for topics that are no sources any more: going on");
+            self.revoked(&former, false);
+            // The consumer still has these partitions. Only another one reads them if their topics come back.
+            self.contact.reads_anew = true;
+        }
     }
 
     /// Resumes what a late round had stopped.

@@ -233,6 +233,36 @@ mod long {
         assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
     }
 
+    /// A topic that matches a pattern is deleted while records of it are delayed. No broker takes its offsets any more:
+    /// the round waited, and the records of all other topics with it, until librdkafka asked about its topics again,
+    /// which it does each five minutes.
+    #[test]
+    #[ignore = "takes longer than a CI run should: scripts/test --long"]
+    fn a_topic_of_a_pattern_that_is_deleted_with_delayed_records_does_not_hold_up_the_others() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "pattern-deleted", 0, 1, TargetTime::Create);
+        let pattern = format!("[[service.source]]\ntopic_pattern = '^{}\\.(?<client>.*)$'", rig.name);
+        let keys = format!("{KEYS}\nclient_from = [\"topic\"]");
+        let [loans, cards] = ["loans", "cards"].map(|name| format!("{}.{name}", rig.name));
+        let _loans = broker.create(&[Topic::new(&loans, 1)]);
+        let created = broker.create(&[Topic::new(&cards, 1)]);
+        let service = rig.service(50, "1s", &keys, &format!("{TABLES}\n{pattern}"));
+        let mut instance = Watermaster::start(&rig.config(service));
+        let send = |topic: &str, numbers: std::ops::Range<u64>| {
+            Producer::to(&broker).send_all(numbers.map(|number| Outgoing::numbered(topic, number, "")));
+        };
+        send(&cards, 0..20_000);
+        wait_until("the first records to be delivered", DRAIN_TIMEOUT, || rig.read_target().len() >= 50);
+        drop(created);
+        send(&loans, 20_000..20_010);
+        wait_until("the other topic's records to be delivered", DRAIN_TIMEOUT, || {
+            let target = rig.read_target();
+            let numbers = target.iter().filter_map(|record| Identity::Value.of(record));
+            numbers.filter(|number| *number >= 20_000).count() == 10
+        });
+        assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+    }
+
     /// A source topic is deleted and made anew while records of it are delayed. Their round waits for the new topic and
     /// commits the former offsets to it: the new topic's first records were skipped, without a sign.
     #[test]
