@@ -139,6 +139,12 @@ impl Backlog {
         self.reader.topic()
     }
 
+    /// Returns the offset in the ledger up to which it was read: where a look fails for its time, the next one goes on
+    /// there.
+    pub fn read_to(&self) -> i64 {
+        self.ledger.read_to()
+    }
+
     /// Looks once. The first open record of each partition is read only where that moved.
     ///
     /// # Errors
@@ -147,10 +153,11 @@ impl Backlog {
         let deadline = Instant::now() + timeout;
         self.reader.asker.prepare();
         let topic = self.ledger.letters_id().to_owned();
-        self.ledger.load(&mut self.reader, timeout)?;
+        let loaded = self.ledger.load(&mut self.reader, timeout);
         if self.ledger.letters_id() != topic {
             self.fronts.clear();
         }
+        loaded?;
         let default = self.reader.positions(&self.default_group, false, remaining(deadline))?;
         let mut ranges = self.reader.bounds(remaining(deadline))?;
         self.ledger.pass(&default, &ranges);

@@ -28,6 +28,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct DeadLetterWatch {
     backlogs: Option<(Arc<Asker>, Vec<Backlog>)>,
+    /// The ledgers were read to their ends: before, letters that are done would seem open.
+    is_known: bool,
     /// The time before which a refused question is not repeated.
     refused_until: Option<Instant>,
     /// The log has a line about the refusal.
@@ -40,16 +42,27 @@ impl DeadLetterWatch {
         if self.refused_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
+        let before = self.read_to();
         match self.unread(client, service) {
             Ok(unread) => {
-                self.warned = false;
+                (self.warned, self.is_known) = (false, true);
                 Some(unread)
+            }
+            // A ledger that compaction has not reached yet takes longer than one look. The next one goes on there.
+            Err(why) if why.is_silence() && self.read_to() > before => {
+                debug!(service = service.name, "the ledger of dead letters is not read yet: {why}");
+                None
             }
             Err(why) => {
                 self.refuse(service, &why);
                 None
             }
         }
+    }
+
+    /// Returns how far the ledgers were read.
+    fn read_to(&self) -> i64 {
+        self.backlogs.iter().flat_map(|(_, backlogs)| backlogs).map(Backlog::read_to).sum()
     }
 
     fn unread(&mut self, client: &mut Client<'_>, service: &Service) -> Result<Unread, AskError> {
@@ -60,6 +73,7 @@ impl DeadLetterWatch {
         let (_, backlogs) = match &mut self.backlogs {
             Some(backlogs) => backlogs,
             none => {
+                self.is_known = false;
                 let open = |topic| Backlog::open(Arc::clone(&asker), client.kafka, service, topic, ANSWER_TIMEOUT);
                 let backlogs = topics.iter().copied().map(open).collect::<Result<_, _>>()?;
                 none.insert((asker, backlogs))
@@ -76,6 +90,9 @@ impl DeadLetterWatch {
 
     /// Reads the newest dead letters of each reason; `None` while they can't be read.
     pub fn newest(&mut self, service: &Service) -> Option<NewestLetters> {
+        if !self.is_known {
+            return None;
+        }
         let (_, backlogs) = self.backlogs.as_mut()?;
         let mut newest = NewestLetters { is_complete: true, ..NewestLetters::default() };
         for backlog in backlogs {
@@ -105,7 +122,7 @@ impl DeadLetterWatch {
             debug!(service, "the brokers do not tell the dead letters: {why}");
         }
         let refused_until = is_refused.then(|| Instant::now() + REFUSED_INTERVAL);
-        *self = DeadLetterWatch { backlogs: None, refused_until, warned: self.warned || is_refused };
+        *self = DeadLetterWatch { refused_until, warned: self.warned || is_refused, ..DeadLetterWatch::default() };
     }
 }
 
