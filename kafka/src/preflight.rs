@@ -137,6 +137,11 @@ pub fn check_patiently(
     }
 }
 
+/// Returns whether a topic is a source because it matches a pattern, so that it need not exist.
+fn matches_pattern(service: &Service, topic: &str) -> bool {
+    service.sources.iter().any(|source| source.by_pattern && source.topic == topic)
+}
+
 /// Asks the brokers once.
 fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Report {
     let mut report = Report::default();
@@ -185,6 +190,8 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
                     }
                     report.topics.entry(topic.to_owned()).or_insert(facts);
                 }
+                // It was deleted since the brokers told its name. Such topics come and go.
+                Err(Problem::MissingTopic) if matches_pattern(service, topic) => {}
                 Err(problem) => report.findings.push(problem.of_topic(&service.name, topic)),
             }
         }
