@@ -136,12 +136,28 @@ pub(super) fn committed<C: ConsumerContext>(
 pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
+    watermarks_without(&[Code::LeaderNotAvailable], consumer, topics, partitions, deadline)
+}
+
+/// Returns the same as [`watermarks`], but leaves out the partitions of topics that do not exist, too.
+pub(super) fn watermarks_of_existing<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
+) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
+    let passed = [Code::LeaderNotAvailable, Code::UnknownTopicOrPartition, Code::UnknownTopic, Code::UnknownPartition];
+    watermarks_without(&passed, consumer, topics, partitions, deadline)
+}
+
+/// Returns the first offset of each partition and the one after its last record. Partitions with one of the errors
+/// `passed` are left out.
+fn watermarks_without<C: ConsumerContext>(
+    passed: &[Code], consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
+) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
     let edge = |edge| {
         let found = look_up(consumer, topics, partitions, edge, remaining(deadline))?;
-        let led = ffi::entries(&found).into_iter().filter(|entry| entry.error != Code::LeaderNotAvailable);
+        let led = ffi::entries(&found).into_iter().filter(|entry| !passed.contains(&entry.error));
         by_partition(topics, led)
     };
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);

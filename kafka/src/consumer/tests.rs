@@ -12,7 +12,7 @@ use watermaster_settings::{OnDataLoss, Settings, config::Config};
 use super::commit::{MAX_REQUEST_BYTES, lists};
 use super::*;
 use crate::topics::{SourceIndex, Topics};
-use crate::{embedded::Embedded, ffi};
+use crate::{assign, embedded::Embedded, ffi};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {
@@ -223,6 +223,20 @@ fn no_restart_while_the_group_waits_for_this_member() {
     assert!(membership.may_restart(&consumer.base));
     membership.state().unresolved = Some(vec![FIRST]);
     assert!(!membership.may_restart(&consumer.base));
+}
+
+/// The bug: where a topic was deleted during a rebalance, the partitions of all other topics waited for it. While they
+/// do, the group takes no partition away, so that they waited for ever.
+#[test]
+fn partitions_start_without_those_of_a_topic_that_is_gone() {
+    let bench = Bench::new(1, OnDataLoss::Stop);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    let (topics, partitions) = (Topics::new([TOPIC, "gone"]), [FIRST, (SourceIndex(1), 0)]);
+    let deadline = || Instant::now() + TIMEOUT;
+    assert!(assign::watermarks(&consumer.base, &topics, &partitions, deadline()).is_err());
+    let found = assign::watermarks_of_existing(&consumer.base, &topics, &partitions, deadline()).unwrap();
+    assert_eq!(found.into_keys().collect::<Vec<_>>(), [FIRST]);
 }
 
 #[test]

@@ -175,14 +175,15 @@ impl Membership {
         let deadline = Instant::now() + RESOLVE_TIMEOUT;
         let committed = assign::committed(consumer, &self.topics, partitions, assign::remaining(deadline))
             .map_err(|error| self.unresolved("committed offsets", error))?;
-        let edges = match assign::watermarks(consumer, &self.topics, partitions, deadline) {
+        let edges = match assign::watermarks_of_existing(consumer, &self.topics, partitions, deadline) {
             // None of them has a leader, or the topics are gone.
-            Err(error) if error.rdkafka_error_code() == Some(Code::UnknownPartition) => {
-                self.state().missing_since.get_or_insert_with(Instant::now);
-                HashMap::new()
-            }
+            Err(error) if error.rdkafka_error_code() == Some(Code::UnknownPartition) => HashMap::new(),
             edges => edges.map_err(|error| self.unresolved("watermarks", error))?,
         };
+        if edges.len() < partitions.len() {
+            // The topic of one may be gone. Others must not wait for it: while they do, the group takes none away.
+            self.state().missing_since.get_or_insert_with(Instant::now);
+        }
         let led: Vec<SourcePartition> = edges.keys().copied().collect();
         let tags = match assign::tags(consumer, &self.topics, &led, assign::remaining(deadline)) {
             // Without the tag of its topic, the offset of a former one would count.
@@ -280,7 +281,8 @@ impl Membership {
     pub(super) fn restart(&self, consumer: &BaseConsumer<Membership>) -> Result<(), ClientError> {
         let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
-        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + RESOLVE_TIMEOUT)?;
+        let deadline = Instant::now() + RESOLVE_TIMEOUT;
+        let edges = assign::watermarks_of_existing(consumer, &self.topics, &partitions, deadline)?;
         for (&at, position) in &mut positions {
             let Some(&(low, high)) = edges.get(&at) else { continue };
             if (low..=high).contains(position) {
