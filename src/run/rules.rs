@@ -164,6 +164,11 @@ impl Follower<'_> {
         match news {
             LogAction::Changed(name) => self.note(&name),
             LogAction::Known => self.are_anew = true,
+            // There is nothing to keep, and nobody to accept the loss: the engine waits for the first rules.
+            LogAction::Lost if self.topic.log().known().is_none() => {
+                warn!(service, "records of the rules went while they were read first: reading the others");
+                self.topic.accept_loss();
+            }
             LogAction::Lost => {
                 error!(
                     service,
