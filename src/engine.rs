@@ -277,6 +277,8 @@ impl<'c> Engine<'c> {
     /// Gives up everything that was read from this consumer.
     fn forget_consumer(&mut self) {
         self.lose_partitions();
+        // The next consumer tells only of an outage that it has met itself, and of the end of that one.
+        self.reporter.status.brokers_down = false;
         self.rounds.round.drop_orphans(self.throttle);
         // The admissions of the round that was given up never arrive, so no count has to wait for them.
         self.job.handle.open.set_delivered(self.throttle.admitted());

@@ -196,7 +196,8 @@ mod long {
     ///
     /// The bug: such a round asked the old consumer for the committed offsets, again and again. That client hears from its
     /// group no more, so it did not report its partitions as lost within two minutes either. At least once, the round
-    /// waited for outputs that were in flight.
+    /// waited for outputs that were in flight. Later, the service was never ready again: the new consumer reported the
+    /// end of no outage that only the old one had met.
     #[test]
     #[ignore = "needs a real Kafka and its jars: scripts/test"]
     fn a_late_round_goes_on_with_a_renewed_certificate() {
@@ -227,6 +228,7 @@ mod long {
 
             let sent = load.stop();
             follower.wait_for(sent, DRAIN_TIMEOUT);
+            wait_until("the service to be ready", DRAIN_TIMEOUT, || watermaster.is_ready());
             assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
             let judge = Judge { repeats_allowed, ..NUMBERED };
             let verdict = judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter());
