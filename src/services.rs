@@ -92,6 +92,11 @@ impl Inbox {
         Some(sources.iter().map(|source| source.topic.clone()).collect())
     }
 
+    /// Returns whether a change waits after which another consumer reads.
+    pub fn reads_anew(&self) -> bool {
+        self.lock().waiting.as_ref().is_some_and(|waiting| waiting.read_anew)
+    }
+
     /// Returns the number of changes that were left.
     fn left(&self) -> u64 {
         self.lock().left
@@ -291,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn the_topics_of_sources_that_wait_are_known_until_they_are_taken() {
+    fn a_change_of_the_sources_is_seen_while_it_waits() {
         let inbox = Inbox::default();
         inbox.leave(Change { read_anew: true, ..Change::default() });
-        assert_eq!(inbox.waiting_topics(), None);
+        assert_eq!((inbox.waiting_topics(), inbox.reads_anew()), (None, true));
         inbox.leave(Change { sources: Some(vec![Source::new("loans")]), ..Change::default() });
         inbox.leave(Change::default());
         assert_eq!(inbox.waiting_topics(), Some(BTreeSet::from(["loans".to_owned()])));
         inbox.take();
-        assert_eq!(inbox.waiting_topics(), None);
+        assert_eq!((inbox.waiting_topics(), inbox.reads_anew()), (None, false));
     }
 }

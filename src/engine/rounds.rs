@@ -263,8 +263,9 @@ impl Engine<'_> {
         if waited > POLL_AFTER && !self.link.in_transaction() {
             self.serve_group(Duration::ZERO)?;
             // Brokers may refuse the old secrets. Then outputs in flight never arrive, and the consumer hears no more
-            // of its group: the round would never end.
-            if self.link.consumer.has_old_secrets() {
+            // of its group: the round would never end. Nor would it with records of a partition that a topic lacks
+            // since it was made anew. Another consumer follows in any case.
+            if self.link.consumer.has_old_secrets() || self.job.handle.inbox.reads_anew() {
                 self.lose_partitions();
                 self.link.purge();
             }
