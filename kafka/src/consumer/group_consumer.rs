@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Message as _};
+use rdkafka::{ClientConfig, Message as _, error::KafkaError as ClientError};
 use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
 use watermaster_settings::{self as settings, OnForeignOffset};
@@ -189,6 +189,10 @@ impl Consumer {
         let mut partitions = Vec::new();
         for topic in self.topics.names() {
             let metadata = self.base.fetch_metadata(Some(topic), timeout)?;
+            // A broker that has just started may not know the topic yet: what was admitted from it must not be missed.
+            if let Some(error) = metadata.topics().iter().find_map(|topic| topic.error()) {
+                return Err(KafkaError::Client(ClientError::MetadataFetch(error.into())));
+            }
             let found = metadata.topics().iter().flat_map(|topic| topic.partitions());
             let source = self.topics.find(topic).expect("the name of a source");
             partitions.extend(found.map(|partition| (source, partition.id())));
