@@ -22,6 +22,9 @@ pub enum Event<'c> {
     Refused(ForeignOffset),
     /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
     Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
+    /// The next offset lies beyond the end (`on_data_loss = "continue"`): the topic was made anew, or truncated. Only
+    /// another consumer goes on, from where it decides.
+    Beyond { source: SourceIndex, partition: i32, offset: i64, high: i64 },
     /// No broker can be reached.
     Down(Outage),
     /// The connection to one broker broke: its partitions are not read until it is back or another broker leads them.

@@ -20,6 +20,11 @@ impl<'c> Engine<'c> {
             }
             Event::Refused(foreign) => return Err(foreign.into()),
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
+            Event::Beyond { source, partition, offset, high } => {
+                let (service, topic) = (&self.job.service.name, &self.link.partitions.sources.get(source).topic);
+                error!(service, topic, partition, offset, high, "a topic ends before its next record: reading it anew");
+                self.contact.reads_anew = true;
+            }
             Event::BrokerLost(why) => {
                 debug!(service = self.job.service.name, "a broker's connection broke: {why}");
                 self.contact.broker_lost = Some(self.clock.now());

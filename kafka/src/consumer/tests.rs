@@ -211,6 +211,27 @@ fn a_restart_that_failed_half_way_is_finished() {
     assert_eq!(next_offset(&consumer), 2);
 }
 
+/// The bug: with `on_data_loss = "continue"`, too, a service stopped whose topic was made anew while it was read.
+#[test]
+fn a_position_beyond_the_end_stops_the_service_or_takes_another_consumer() {
+    for rule in [OnDataLoss::Stop, OnDataLoss::Continue] {
+        let bench = Bench::new(1, rule);
+        bench.feed(2, 1);
+        let consumer = bench.consumer();
+        wait_for_assignment(&consumer);
+        assert_eq!([next_offset(&consumer), next_offset(&consumer)], [0, 1]);
+        consumer.passed(FIRST, 9);
+        consumer.base.context().suspect_positions();
+        let goes_on = until(&consumer, |event| match event {
+            Event::Fatal(FatalConsumerError::DataLoss { offset: 9, high: 2, .. }) => Some(false),
+            Event::Beyond { offset: 9, high: 2, .. } => Some(true),
+            Event::Idle | Event::Up => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(goes_on, rule == OnDataLoss::Continue);
+    }
+}
+
 #[test]
 fn no_restart_while_the_group_waits_for_this_member() {
     let bench = Bench::new(1, OnDataLoss::Stop);

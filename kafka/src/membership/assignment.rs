@@ -288,11 +288,15 @@ impl Membership {
             if (low..=high).contains(position) {
                 continue;
             }
-            // A position beyond the end: the topic was created anew or truncated, so completed offsets mean other
-            // records now. The next start deals with that.
-            if self.rules.on_data_loss == OnDataLoss::Stop || *position > high {
+            if self.rules.on_data_loss == OnDataLoss::Stop {
                 let (topic, partition, offset) = (self.topics.name(at.0).to_owned(), at.1, *position);
                 self.push(FatalConsumerError::DataLoss { topic, partition, offset, low, high });
+                return Ok(());
+            }
+            // A position beyond the end: the topic was created anew or truncated, so completed offsets mean other
+            // records now. The start of another consumer deals with that.
+            if *position > high {
+                self.push(Event::Beyond { source: at.0, partition: at.1, offset: *position, high });
                 return Ok(());
             }
             self.push(Event::Skipped { source: at.0, partition: at.1, from: *position, to: low });
