@@ -71,8 +71,14 @@ impl LogReader {
         let failed = |source| SeatLogError::Ends { topic: topic.to_owned(), source };
         // The id is asked for first: that of a later topic would hide that this one is another. Without an answer, the
         // next silence tells it.
-        let id = assign::topic_id(&consumer, topic, timeout.min(ID_TIMEOUT)).unwrap_or_default();
-        let (low, end) = consumer.fetch_watermarks(topic, PARTITION, timeout).map_err(failed)?;
+        let ask_id = || assign::topic_id(&consumer, topic, timeout.min(ID_TIMEOUT));
+        let ask_ends = || consumer.fetch_watermarks(topic, PARTITION, timeout).map_err(failed);
+        let (mut id, (mut low, mut end)) = (ask_id(), ask_ends()?);
+        if id.is_err() {
+            // To connect may take longer than an answer. Now there is a connection, and a group may never be silent.
+            (id, (low, end)) = (ask_id(), ask_ends()?);
+        }
+        let id = id.unwrap_or_default();
         let mut partition = TopicPartitionList::new();
         // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
         let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
