@@ -139,6 +139,11 @@ impl Backlog {
         self.reader.topic()
     }
 
+    /// Returns the number of partitions that the topic had when the looking began.
+    pub fn partition_count(&self) -> i32 {
+        self.reader.partition_count()
+    }
+
     /// Returns the offset in the ledger up to which it was read: where a look fails for its time, the next one goes on
     /// there.
     pub fn read_to(&self) -> i64 {

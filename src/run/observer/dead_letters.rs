@@ -70,6 +70,14 @@ impl DeadLetterWatch {
         let topics = service.dead_letters();
         let differ = |backlogs: &[Backlog]| !backlogs.iter().map(Backlog::topic).eq(topics.iter().copied());
         self.backlogs.take_if(|(its, backlogs)| !Arc::ptr_eq(its, &asker) || differ(backlogs));
+        if let Some((_, backlogs)) = &self.backlogs {
+            let counts = backlogs.iter().map(|backlog| asker.partitions(backlog.topic(), ANSWER_TIMEOUT));
+            let counts: Vec<i32> = counts.collect::<Result<_, _>>()?;
+            // A topic may have got more partitions.
+            if backlogs.iter().map(Backlog::partition_count).ne(counts) {
+                self.backlogs = None;
+            }
+        }
         let (_, backlogs) = match &mut self.backlogs {
             Some(backlogs) => backlogs,
             none => {
