@@ -1,7 +1,8 @@
 //! The consumer: polls events and records, commits, pauses and resumes.
 
 use std::cell::RefCell;
-use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
+use std::time::{Duration, Instant};
+use std::{collections::HashMap, sync::Arc, sync::mpsc, thread};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _, error::KafkaError as ClientError};
@@ -186,9 +187,10 @@ impl Consumer {
     /// # Errors
     /// The brokers don't answer, or a transaction stays pending.
     pub fn admitted_lately(&self, timeout: Duration) -> Result<u64, KafkaError> {
-        let mut partitions = Vec::new();
+        // For all questions together: the engine does nothing else meanwhile, and there may be thousands of topics.
+        let (mut partitions, deadline) = (Vec::new(), Instant::now() + timeout);
         for topic in self.topics.names() {
-            let metadata = self.base.fetch_metadata(Some(topic), timeout)?;
+            let metadata = self.base.fetch_metadata(Some(topic), assign::remaining(deadline))?;
             // A broker that has just started may not know the topic yet: what was admitted from it must not be missed.
             if let Some(error) = metadata.topics().iter().find_map(|topic| topic.error()) {
                 return Err(KafkaError::Client(ClientError::MetadataFetch(error.into())));
@@ -197,7 +199,8 @@ impl Consumer {
             let source = self.topics.find(topic).expect("the name of a source");
             partitions.extend(found.map(|partition| (source, partition.id())));
         }
-        let committed = self.committed(&partitions, timeout)?.into_iter().filter_map(|(_, committed)| committed);
+        let committed = self.committed(&partitions, assign::remaining(deadline))?.into_iter();
+        let committed = committed.filter_map(|(_, committed)| committed);
         let admitted = committed.flat_map(|(offset, metadata)| match offset_map::decode(offset, &metadata) {
             Ok(OffsetMap { admitted, .. })
             | Err(DecodeError::HandedOver(OffsetMap { admitted, .. }) | DecodeError::Copied { admitted }) => admitted,
