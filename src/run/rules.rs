@@ -164,7 +164,7 @@ impl Follower<'_> {
         match news {
             LogAction::Changed(name) => self.note(&name),
             LogAction::Known => self.are_anew = true,
-            // There is nothing to keep, and nobody to accept the loss: the engine waits for the first rules.
+            // No rules are in force that could be lost, and the engine waits for the first ones.
             LogAction::Lost if self.topic.log().known().is_none() => {
                 warn!(service, "records of the rules went while they were read first: reading the others");
                 self.topic.accept_loss();
