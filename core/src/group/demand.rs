@@ -1,7 +1,8 @@
 //! The load of each client at one member, which its records tell the others.
 
-use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
+use std::{borrow::Cow, cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
+use super::loads::name_of;
 use super::state::{Load, Loads};
 use super::{GroupParams, wire::load_bytes};
 use crate::allocator::Part;
@@ -76,7 +77,10 @@ impl DemandMeter {
                 unnamed[client.group().unwrap_or(0)].add(load);
                 continue;
             }
-            self.note(named, &client.name, load);
+            match name_of(throttle.policy(), &client.name) {
+                Cow::Borrowed(_) => self.note(named, &client.name, load),
+                Cow::Owned(name) => self.note(named, &name.into(), load),
+            }
             named += 1;
         }
         self.loads.truncate(named);

@@ -1,11 +1,47 @@
 //! The loads of the members' clients, by number: names are long, and there are as many loads as clients × members.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use hashbrown::HashMap;
 
 use super::state::Load;
+use crate::policy::Policy;
 use crate::units::MAX_CAPACITY;
+
+/// The clients of a load, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadOf<'n> {
+    /// The client with this id.
+    Client(&'n str),
+    /// The clients that are too small for a name of their own: of the group with this index in the policy, or of none.
+    Unnamed(Option<usize>),
+}
+
+/// The name of a client's load: the client's. But the load of a group's unnamed clients has the group's name with `/`
+/// behind it. An id of that form, which any stranger may choose, gets one more.
+pub(crate) fn name_of<'c>(policy: &Policy, client: &'c str) -> Cow<'c, str> {
+    match group_before_slashes(policy, client) {
+        Some(_) => Cow::Owned(format!("{client}/")),
+        None => Cow::Borrowed(client),
+    }
+}
+
+/// The clients whose load has this name.
+pub(crate) fn clients_of<'n>(policy: &Policy, name: &'n str) -> LoadOf<'n> {
+    match group_before_slashes(policy, name) {
+        None if name.is_empty() => LoadOf::Unnamed(None),
+        None => LoadOf::Client(name),
+        Some(group) => match name.strip_suffix('/').filter(|client| client.ends_with('/')) {
+            Some(client) => LoadOf::Client(client),
+            None => LoadOf::Unnamed(Some(group)),
+        },
+    }
+}
+
+/// The group whose name this one is, with `/` behind it once or more often.
+fn group_before_slashes(policy: &Policy, name: &str) -> Option<usize> {
+    if name.ends_with('/') { policy.group_named(name.trim_end_matches('/')) } else { None }
+}
 
 /// The clients that any member names. Each has a number as long as it is named.
 #[derive(Debug, Clone, Default)]

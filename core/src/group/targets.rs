@@ -12,10 +12,10 @@
 mod smooth;
 
 use std::collections::HashMap;
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
 
 use super::demand::SMALL_LOADS;
-use super::loads::{ClientTable, MemberLoads};
+use super::loads::{ClientTable, LoadOf, MemberLoads, clients_of, name_of};
 use super::state::Load;
 use crate::allocator::{
     AllocationParams, Claim, ClientGroupPart, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator,
@@ -30,7 +30,7 @@ pub(crate) use smooth::SmoothTargets;
 pub struct Shares {
     policy: Policy,
     listed: HashMap<Arc<str>, Weight>,
-    /// The names of the listed clients.
+    /// The names of the listed clients, as loads have them.
     names: Vec<Arc<str>>,
     /// The names of all groups, as the loads of their unnamed clients have them: first the unlisted clients'.
     groups: Vec<Arc<str>>,
@@ -39,32 +39,43 @@ pub struct Shares {
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
-        let names: Vec<Arc<str>> = policy.clients.iter().map(|client| client.name.as_str().into()).collect();
+        let clients = || policy.clients.iter();
         Shares {
-            listed: names.iter().cloned().zip(policy.clients.iter().map(|client| client.weight)).collect(),
-            names,
+            listed: clients().map(|client| (client.name.as_str().into(), client.weight)).collect(),
+            names: clients().map(|client| name_of(policy, &client.name).into()).collect(),
             groups: policy.group_names().collect(),
             policy: policy.clone(),
         }
     }
 
-    /// The index of a client's group in the allocation, `None` if it stands alone, and the client's weight.
-    fn place(&self, client: &str) -> (Option<usize>, Weight) {
-        let listed = self.listed.get(client).copied();
-        let group = self.policy.group_of(client).or_else(|| self.group_of_unnamed(client));
+    /// The index in the allocation of the group of the clients whose load has this name, `None` if they stand alone,
+    /// and the weight of each.
+    fn place(&self, name: &str) -> (Option<usize>, Weight) {
+        let client = match clients_of(&self.policy, name) {
+            LoadOf::Client(client) => client,
+            LoadOf::Unnamed(group) => {
+                let weight = self.policy.effects_on(name).map_or(Weight::ONE, |effects| effects.weight);
+                return (self.policy.place(group, false), weight);
+            }
+        };
         let by_rule = || self.policy.effects_on(client).map(|effects| effects.weight);
-        let weight = listed.or_else(by_rule).unwrap_or(Weight::ONE);
-        (self.policy.place(group, listed.is_some()), weight)
+        let weight = self.listed.get(client).copied().or_else(by_rule).unwrap_or(Weight::ONE);
+        (self.group_of(client), weight)
     }
 
-    /// The index in the policy of the group whose unnamed clients' load has this name.
-    fn group_of_unnamed(&self, name: &str) -> Option<usize> {
-        self.policy.group_named(name.strip_suffix('/')?)
+    /// The index of a client's group in the allocation, `None` if it stands alone.
+    fn group_of(&self, client: &str) -> Option<usize> {
+        self.policy.place(self.policy.group_of(client), self.lists(client))
+    }
+
+    /// The name under which the load of a client is told.
+    pub(crate) fn named<'c>(&self, client: &'c str) -> Cow<'c, str> {
+        name_of(&self.policy, client)
     }
 
     /// The name under which the load of a client is told if it is too small for a name of its own.
     pub(crate) fn unnamed(&self, client: &str) -> &str {
-        self.place(client).0.map_or("", |group| &self.groups[group])
+        self.group_of(client).map_or("", |group| &self.groups[group])
     }
 
     /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
@@ -279,9 +290,9 @@ impl Splitter {
         for &number in &self.claimants {
             let (name, total) = (input.name(number), self.totals[number]);
             let (group, weight) = shares.place(name);
-            let clients = match name.is_empty() || name.ends_with('/') && shares.group_of_unnamed(name).is_some() {
-                true => unnamed_clients(input.capacity, total),
-                false => 1,
+            let clients = match clients_of(&shares.policy, name) {
+                LoadOf::Unnamed(_) => unnamed_clients(input.capacity, total),
+                LoadOf::Client(_) => 1,
             };
             let weight = weight.thousandths() * clients;
             // Unlisted clients count as one each: a weight that a rule gives one counts only among themselves.

@@ -178,3 +178,50 @@ fn a_limit_that_begins_is_split_at_once() {
         assert!(sent <= 3 + BURST * 5 / 4, "{sent} records");
     }
 }
+
+/// Two groups of clients: `cards`, and another one of which `rest` are the clients.
+fn cards_and(rest: &str, capacity: u64) -> Policy {
+    let group = |name: &str, clients: &str| GroupPolicy {
+        name: name.to_owned(),
+        weight: Weight::ONE,
+        limits: Vec::new(),
+        hold: false,
+        clients: vec![ClientPattern::new(clients)],
+    };
+    let groups = vec![group("cards", "card-*"), group("rest", rest)];
+    Policy { groups, mode: Mode::Reject, ..policy(capacity, &[]) }
+}
+
+/// The bug: the load of a group's small clients was taken for one of another group, if that had a pattern which
+/// matches its name. A client within its share lost nearly all of it to those.
+#[test]
+fn small_clients_stay_in_their_group_beside_a_pattern_for_all() {
+    let ids: Vec<String> = (0..900).map(|id| format!("card-{id}")).collect();
+    let names: Vec<&str> = ["a", "flood"].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    for instances in [(Scope::Instance, 1), (Scope::Group, 1), (Scope::Group, 2)] {
+        let arrive = |step: usize, group: &mut Group| {
+            (0..20).for_each(|number| group.arrive(number % 2, 0));
+            (0..100).for_each(|number| group.arrive(number % 2, 1));
+            (0..5).for_each(|number| group.arrive(number % 2, 2 + (5 * step + number) % ids.len()));
+        };
+        let sent = run(&cards_and("*", 100_000), &names, instances, arrive)[0].len();
+        println!("{instances:?}: {sent} of {}", CYCLES * 20_000);
+        assert!(sent >= CYCLES as usize * 20_000 * 99 / 100, "{sent}");
+    }
+}
+
+/// The bug: a client whose id is the name of a group with `/` behind it was taken for all small clients of that group.
+/// So a stranger took the shares of the group's clients.
+#[test]
+fn no_id_stands_for_the_small_clients_of_a_group() {
+    let names = ["card-a", "cards/"];
+    for instances in [(Scope::Instance, 1), (Scope::Group, 1), (Scope::Group, 2)] {
+        let arrive = |_, group: &mut Group| {
+            (0..20).for_each(|number| group.arrive(number % 2, 0));
+            (0..100).for_each(|number| group.arrive(number % 2, 1));
+        };
+        let sent = run(&cards_and("rest-*", 100_000), &names, instances, arrive)[0].len();
+        println!("{instances:?}: {sent} of {}", CYCLES * 20_000);
+        assert!(sent >= CYCLES as usize * 20_000 * 99 / 100, "{sent}");
+    }
+}

@@ -109,7 +109,8 @@ impl Targets {
 
     pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
         let part = |name: &str| self.splitter.part(ledger.clients.number(name)?);
-        part(client).or_else(|| part(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client)))
+        let unnamed = || part(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client));
+        part(&self.shares.named(client)).or_else(unnamed)
     }
 
     pub fn group_part(&self, name: &str) -> Option<ClientGroupPart> {
