@@ -29,7 +29,8 @@ pub(crate) use smooth::SmoothTargets;
 #[derive(Debug, Clone)]
 pub struct Shares {
     policy: Policy,
-    listed: HashMap<Arc<str>, Weight>,
+    /// The indices of the listed clients in the policy.
+    listed: HashMap<Arc<str>, usize>,
     /// The names of the listed clients, as loads have them.
     names: Vec<Arc<str>>,
     /// The names of all groups, as the loads of their unnamed clients have them: first the unlisted clients'.
@@ -39,28 +40,33 @@ pub struct Shares {
 impl Shares {
     /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
-        let clients = || policy.clients.iter();
+        let names = || policy.clients.iter().map(|client| client.name.as_str());
         Shares {
-            listed: clients().map(|client| (client.name.as_str().into(), client.weight)).collect(),
-            names: clients().map(|client| name_of(policy, &client.name).into()).collect(),
+            listed: names().map(Arc::from).zip(0..).collect(),
+            names: names().map(|name| Arc::from(name_of(policy, name))).collect(),
             groups: policy.group_names().collect(),
             policy: policy.clone(),
         }
     }
 
-    /// The index in the allocation of the group of the clients whose load has this name, `None` if they stand alone,
-    /// and the weight of each.
-    fn place(&self, name: &str) -> (Option<usize>, Weight) {
+    /// The place of the clients whose load has this name.
+    fn place(&self, name: &str) -> Place {
         let client = match clients_of(&self.policy, name) {
             LoadOf::Client(client) => client,
             LoadOf::Unnamed(group) => {
                 let weight = self.policy.effects_on(name).map_or(Weight::ONE, |effects| effects.weight);
-                return (self.policy.place(group, false), weight);
+                return Place { group: self.policy.place(group, false), weight, most: u64::MAX };
             }
         };
-        let by_rule = || self.policy.effects_on(client).map(|effects| effects.weight);
-        let weight = self.listed.get(client).copied().or_else(by_rule).unwrap_or(Weight::ONE);
-        (self.group_of(client), weight)
+        let (weight, limits) = match self.listed.get(client).map(|&index| &self.policy.clients[index]) {
+            Some(listed) => (listed.weight, Cow::Borrowed(&listed.limits[..])),
+            None => match self.policy.effects_on(client) {
+                Some(effects) => (effects.weight, Cow::Owned(effects.limits)),
+                None => (Weight::ONE, Cow::Borrowed(&[][..])),
+            },
+        };
+        let most = limits.iter().map(|limit| limit.most_in(self.policy.cycle)).min();
+        Place { group: self.group_of(client), weight, most: most.unwrap_or(u64::MAX) }
     }
 
     /// The index of a client's group in the allocation, `None` if it stands alone.
@@ -83,6 +89,16 @@ impl Shares {
     pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
+}
+
+/// The place of a client in the allocation.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The index of its group; `None` if it stands alone.
+    group: Option<usize>,
+    weight: Weight,
+    /// The most records that its own limits let through in a cycle, at all members together.
+    most: u64,
 }
 
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
@@ -134,6 +150,8 @@ pub(crate) struct Splitter {
     /// The number of each client with a load, and of each listed client without one.
     claimants: Vec<usize>,
     claims: Vec<Claim>,
+    /// The most records of each claim's client that its own limits let through in a cycle.
+    most: Vec<u64>,
     /// The group of each claim's client, and the claims of the groups.
     claim_groups: Vec<Option<usize>>,
     group_claims: Vec<GroupClaim>,
@@ -282,6 +300,7 @@ impl Splitter {
         }
         self.claims.clear();
         self.claim_groups.clear();
+        self.most.clear();
         self.group_claims = vec![GroupClaim::default(); shares.groups.len()];
         let configured = shares.policy.groups.len() - shares.policy.made_groups;
         for (claim, group) in self.group_claims.iter_mut().skip(1).zip(&shares.policy.groups[..configured]) {
@@ -289,7 +308,7 @@ impl Splitter {
         }
         for &number in &self.claimants {
             let (name, total) = (input.name(number), self.totals[number]);
-            let (group, weight) = shares.place(name);
+            let Place { group, weight, most } = shares.place(name);
             let clients = match clients_of(&shares.policy, name) {
                 LoadOf::Unnamed(_) => unnamed_clients(input.capacity, total),
                 LoadOf::Client(_) => 1,
@@ -312,6 +331,7 @@ impl Splitter {
             let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants.max(least)) };
             self.claims.push(Claim { weight, wants, credit: Credit::default() });
             self.claim_groups.push(group);
+            self.most.push(most);
         }
     }
 
@@ -324,11 +344,12 @@ impl Splitter {
             1 => 0,
             _ => capacity / STANDBY / count,
         };
-        let demand = |(&number, &weight): (&usize, &Fixed)| Demand {
-            demand: u128::from(self.totals[number].demand) << FRACTION_BITS,
+        // Each member knows what a client's own limits hold back of its records. They hold over all members together.
+        let demand = |((&number, &most), &weight): ((&usize, &u64), &Fixed)| Demand {
+            demand: u128::from(self.totals[number].demand.min(most)) << FRACTION_BITS,
             weight: fractions(weight).max(1),
         };
-        let demands: Vec<Demand> = self.claimants.iter().zip(&self.weights).map(demand).collect();
+        let demands: Vec<Demand> = self.claimants.iter().zip(&self.most).zip(&self.weights).map(demand).collect();
         let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
         let rates = self.fill_levels(input, shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);

@@ -179,6 +179,24 @@ fn a_limit_that_begins_is_split_at_once() {
     }
 }
 
+/// The bug: the capacity that a limit holds back was found at each member by itself. A client that flooded two of them
+/// under a limit of a quarter of the capacity drew half of it, and an eighth of all was idle.
+#[test]
+fn a_limit_counts_once_in_the_demand_of_a_client_at_several_instances() {
+    let names = ["limited", "other"];
+    let clients = vec![client(names[0], limit(75, 1, 5)), client(names[1], vec![])];
+    let policy = Policy { clients, ..policy(3_000, &[]) };
+    for instances in [(Scope::Instance, 1), (Scope::Group, 2)] {
+        let arrive = |_, group: &mut Group| {
+            (0..6).for_each(|_| [(0, 0), (1, 0), (1, 1)].into_iter().for_each(|(at, client)| group.arrive(at, client)));
+        };
+        let [limited, other] = [0, 1].map(|client| run(&policy, &names, instances, arrive)[client].len());
+        println!("{instances:?}: {limited} and {other} in {CYCLES} cycles");
+        assert!(limited >= CYCLES as usize * 750 * 95 / 100, "{limited}");
+        assert!(limited + other >= CYCLES as usize * 3_000 * 95 / 100, "{limited} and {other}");
+    }
+}
+
 /// Two groups of clients: `cards`, and another one of which `rest` are the clients.
 fn cards_and(rest: &str, capacity: u64) -> Policy {
     let group = |name: &str, clients: &str| GroupPolicy {
