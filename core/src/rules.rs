@@ -127,8 +127,9 @@ impl Rules {
     }
 
     /// The ids of the clients that valid rules name in order to set their weight, each once, in the order of the ids.
+    /// Rules for clients of some groups are left out: they set no weight of a client that is in none.
     pub(crate) fn listed_clients(&self, now_ms: i64) -> Vec<Arc<str>> {
-        self.named(&self.of_client, now_ms, |rule| rule.effects.weight.is_some())
+        self.named(&self.of_client, now_ms, |rule| rule.effects.weight.is_some() && rule.target.takes_group(None))
     }
 
     /// The ids of the groups that valid rules name, each once, in the order of the ids.

@@ -548,6 +548,23 @@ fn a_weight_lists_a_client_beside_those_of_tables() {
     assert_eq!(["listed", "vip", "a", "b"].map(share), [25.0, 50.0, 12.5, 12.5]);
 }
 
+/// The bug: a rule listed the clients that it names also if they are in none of its groups, so that it has no effect on
+/// them. Each had the share of a listed client.
+#[test]
+fn a_rule_for_clients_of_some_groups_lists_no_others() {
+    let groups = vec![group_of_clients("gold", &["gold-*"])];
+    let base = Policy { clients: vec![sim::client("listed", 1.0, None)], groups, ..policy(300, SECOND) };
+    let target =
+        RuleTarget::Clients { patterns: patterns(&["a", "b", "gold-1"]), in_groups: Some(patterns(&["gold"])) };
+    let mut sim = sim(base, vec![rule("vip", target, weight(2))]);
+    for name in ["a", "b", "gold-1"] {
+        sim.read(name, 0);
+    }
+    sim.run_for(SECOND);
+    let share = |name: &str| sim.throttle.client(name).unwrap().grant.default_share.as_f64();
+    assert_eq!(["listed", "gold-1", "a", "b"].map(share), [100.0, 100.0, 50.0, 50.0]);
+}
+
 /// The fault: ids of a rule filled the registry, and records of all other clients were rejected.
 #[test]
 fn clients_that_rules_list_take_no_place_from_others() {
