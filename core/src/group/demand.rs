@@ -22,8 +22,10 @@ const SHARE_SENT_WITHIN: Duration = Duration::from_millis(200);
 /// Fractions of a record in a rate.
 const FRACTION_BITS: u32 = 16;
 
-/// Unlisted clients are named only with a load of at least the capacity ÷ this.
+/// Unlisted clients are named only with a load of at least the capacity ÷ this …
 pub(super) const SMALL_LOADS: u64 = 10_000;
+/// … or the own limit ÷ this. The limit of a client that no member names is whole at each of them.
+const NEAR_LIMIT: f64 = 8.0;
 
 /// The most bytes of the named loads: a quarter of the least that a control topic takes.
 const MAX_LOAD_BYTES: usize = 256 << 10;
@@ -73,7 +75,7 @@ impl DemandMeter {
             if client.held || load == Load::default() {
                 continue;
             }
-            if !client.configured && load.size() < least_named {
+            if !client.configured && load.size() < least_named && !is_near_limit(client, load, params.cycle) {
                 unnamed[client.group().unwrap_or(0)].add(load);
                 continue;
             }
@@ -163,6 +165,11 @@ impl Load {
         self.demand = self.demand.saturating_add(other.demand);
         self.wants = self.wants.saturating_add(other.wants);
     }
+}
+
+/// Returns whether the limit of a client may be exceeded if as much comes to several members as here.
+fn is_near_limit(client: &Client, load: Load, cycle: Duration) -> bool {
+    client.limits.as_deref().is_some_and(|limits| load.size() as f64 * NEAR_LIMIT >= limits.pace_in(cycle))
 }
 
 /// The time over which arrivals are averaged in reject mode.

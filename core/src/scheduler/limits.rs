@@ -79,6 +79,11 @@ impl Limits {
         if self.held { 0 } else { most.unwrap_or(u64::MAX) }
     }
 
+    /// The records that go in this time in the long run, at all instances together.
+    pub(crate) fn pace_in(&self, time: Duration) -> f64 {
+        self.whole.iter().map(|limit| limit.pace_in(time)).fold(f64::INFINITY, f64::min)
+    }
+
     /// Returns whether one more record fits now.
     pub(super) fn has_room(&mut self, now: Time) -> bool {
         !self.held && self.buckets.iter_mut().all(|bucket| bucket.has_room(now))

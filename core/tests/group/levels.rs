@@ -2,12 +2,14 @@
 //! ids and limits. Arrivals are even, so that both runs differ by nothing else.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use watermaster_core::policy::{ClientPattern, ClientPolicy, GroupPolicy, Lending, Limit, Mode, Policy, Scope};
+use watermaster_core::rules::{Effects, RuleLimit, Rules};
 use watermaster_core::units::{Ratio, Time, Weight};
 
 use crate::live::Group;
+use crate::support::rule::{clients, rule};
 
 const CYCLE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(10);
@@ -241,5 +243,28 @@ fn no_id_stands_for_the_small_clients_of_a_group() {
         let sent = run(&cards_and("rest-*", 100_000), &names, instances, arrive)[0].len();
         println!("{instances:?}: {sent} of {}", CYCLES * 20_000);
         assert!(sent >= CYCLES as usize * 20_000 * 99 / 100, "{sent}");
+    }
+}
+
+/// The bug: clients with little load had their own limits whole at each instance. A client that sent nine records in a
+/// cycle over two of them, of which its limit allows five, had all nine admitted.
+#[test]
+fn the_limit_of_a_small_client_holds_over_all_instances() {
+    let of_all = RuleLimit { limit: limit(1, 2, 1)[0], scales: false };
+    let everyone = rule("everyone", clients(&["*"]), Effects { limits: Some(vec![of_all]), ..Effects::default() });
+    let rules = Arc::new(Rules::new(vec![everyone]));
+    for mode in [Mode::Shape, Mode::Reject] {
+        let policy = Policy { mode, rules: Arc::clone(&rules), ..policy(100_000, &[]) }.at(0);
+        for instances in [(Scope::Instance, 1), (Scope::Group, 2)] {
+            // Nine in a cycle, of which five are allowed.
+            let arrive = |step: usize, group: &mut Group| {
+                if step.is_multiple_of(111) {
+                    group.arrive(step / 111 % 2, 0);
+                }
+            };
+            let sent = run(&policy, &["small"], instances, arrive)[0].len();
+            println!("{mode:?}, {instances:?}: {sent} in {CYCLES} cycles");
+            assert!((4 * CYCLES as usize..=5 * CYCLES as usize + 2).contains(&sent), "{sent}");
+        }
     }
 }
