@@ -223,12 +223,16 @@ impl Splitter {
         }
         self.group_grants.iter().for_each(|grant| upper.count(grant));
         inner.iter_mut().chain([&mut upper]).for_each(FairWeights::settle);
+        let mut sums = vec![0_u128; inner.len()];
+        for (grant, group) in self.grants.iter().zip(&self.claim_groups) {
+            let Some(group) = *group else { continue };
+            sums[group] += u128::from(fractions(inner[group].weight(grant)));
+        }
         let weight = |(grant, group): (&Grant, &Option<usize>)| {
             let Some(group) = *group else { return upper.weight(grant) };
-            // Inside the group, the weights add up to its default share.
-            let (weight, all) = (inner[group].weight(grant), &self.group_grants[group]);
-            let [weight, of_group, share] = [weight, upper.weight(all), all.default_share].map(fractions);
-            from_fractions(u128::from(weight) * u128::from(of_group) / u128::from(share.max(1)))
+            let [weight, of_group] =
+                [inner[group].weight(grant), upper.weight(&self.group_grants[group])].map(fractions);
+            from_fractions(u128::from(weight) * u128::from(of_group) / sums[group].max(1))
         };
         self.weights = self.grants.iter().zip(&self.claim_groups).map(weight).collect();
     }
@@ -578,7 +582,7 @@ mod tests {
 
     use super::*;
     use crate::pattern::ClientPattern;
-    use crate::policy::ClientPolicy;
+    use crate::policy::{ClientPolicy, GroupPolicy};
     use crate::rules::{Effects, Origin, Rule, RuleTarget, Rules};
 
     /// The group split its capacity as if unlisted clients had the weights that rules give them also beside listed
@@ -623,6 +627,37 @@ mod tests {
         };
         // Two of three are those of the unlisted clients, by their weights 5 and 1.
         assert_eq!(["listed", "free-1", "other"].map(share), [400, 666, 133]);
+    }
+
+    /// Under `max_min`, clients that borrow little weigh their shares: the weights inside a group may exceed its share.
+    #[test]
+    fn the_clients_of_a_group_weigh_as_much_as_the_group() {
+        let z = ClientPolicy { name: "z".into(), weight: Weight::ONE, limits: Vec::new() };
+        let clients = vec![ClientPattern::new("g-*")];
+        let g = GroupPolicy { name: "g".into(), weight: Weight::ONE, limits: Vec::new(), hold: false, clients };
+        for lending in [Lending::Proportional, Lending::MaxMin] {
+            let (clients, groups) = (vec![z.clone()], vec![g.clone()]);
+            let policy = Policy { lending, clients, groups, ..Policy::new(1_200, Duration::from_secs(1)) };
+            let wants = [("z", 2_000), ("g-1", 2_000), ("g-2", 130), ("g-3", 130), ("g-4", 130), ("g-5", 0)];
+            let load = |(name, wants): (&str, u64)| (Arc::from(name), Load { demand: wants, wants });
+            let (mut clients, mut own) = (ClientTable::default(), MemberLoads::default());
+            clients.update(&mut own, &wants.map(load));
+            let mut splitter = Splitter::default();
+            splitter.split(&SplitInput {
+                mode: Mode::Shape,
+                capacity: 1_200,
+                cycle: policy.cycle,
+                shares: &Shares::new(&policy),
+                clients: &clients,
+                members: vec![&own],
+                own: 0,
+                turn: 0,
+            });
+            let of_group = splitter.weights.iter().zip(&splitter.claim_groups).filter(|(_, group)| group.is_some());
+            let sum: f64 = of_group.map(|(weight, _)| weight.as_f64()).sum();
+            println!("{lending:?}: {sum}");
+            assert!((sum - 600.0).abs() < 0.01, "{lending:?}: {sum}");
+        }
     }
 
     /// A single instance in reject mode had a quarter of a client's own limit while only delayed records were left,
