@@ -638,7 +638,7 @@ mod tests {
         for lending in [Lending::Proportional, Lending::MaxMin] {
             let (clients, groups) = (vec![z.clone()], vec![g.clone()]);
             let policy = Policy { lending, clients, groups, ..Policy::new(1_200, Duration::from_secs(1)) };
-            let wants = [("z", 2_000), ("g-1", 2_000), ("g-2", 130), ("g-3", 130), ("g-4", 130), ("g-5", 0)];
+            let wants = [("z", 2_000), ("g-1", 2_000), ("g-2", 130), ("g-3", 130), ("g-4", 130), ("g-5", 1)];
             let load = |(name, wants): (&str, u64)| (Arc::from(name), Load { demand: wants, wants });
             let (mut clients, mut own) = (ClientTable::default(), MemberLoads::default());
             clients.update(&mut own, &wants.map(load));
