@@ -655,7 +655,6 @@ mod tests {
             });
             let of_group = splitter.weights.iter().zip(&splitter.claim_groups).filter(|(_, group)| group.is_some());
             let sum: f64 = of_group.map(|(weight, _)| weight.as_f64()).sum();
-            println!("{lending:?}: {sum}");
             assert!((sum - 600.0).abs() < 0.01, "{lending:?}: {sum}");
         }
     }

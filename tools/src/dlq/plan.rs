@@ -38,7 +38,7 @@ pub enum Destination {
 /// The rules of a redrive.
 pub struct FateRules<'s> {
     pub service: &'s Service,
-    /// The other services whose dead letters may be in the topic.
+    /// The other services with the same dead-letter topic.
     pub others: Vec<&'s str>,
     pub to: Destination,
     /// `None` if there is no such limit.

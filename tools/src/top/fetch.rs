@@ -19,7 +19,7 @@ pub struct ServiceStatus {
     /// Asked for apart; `None` if the instance has the capacity for itself.
     #[serde(skip_deserializing)]
     pub group: Option<GroupFigures>,
-    /// The number of further instances whose figures are added.
+    /// The number of further instances that are added.
     #[serde(skip)]
     pub others: usize,
 }
