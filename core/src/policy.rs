@@ -251,8 +251,7 @@ pub struct GroupPolicy {
 impl GroupPolicy {
     /// The most records of its clients that go in this time.
     pub(crate) fn most_in(&self, time: Duration) -> u64 {
-        let most = self.limits.iter().map(|limit| limit.most_in(time)).min();
-        if self.hold { 0 } else { most.unwrap_or(u64::MAX) }
+        if self.hold { 0 } else { Limit::most_in(&self.limits, time) }
     }
 }
 

@@ -138,9 +138,10 @@ impl Limit {
         f64::from(self.rate.get()) * time.as_secs_f64() / self.per.as_secs_f64()
     }
 
-    /// The most records that it allows in this time.
-    pub(crate) fn most_in(&self, time: Duration) -> u64 {
-        self.pace_in(time).ceil() as u64 + u64::from(self.burst.get())
+    /// The most records that go in this time where each needs room under all of these limits.
+    pub(crate) fn most_in(limits: &[Limit], time: Duration) -> u64 {
+        let most = limits.iter().map(|limit| limit.pace_in(time).ceil() as u64 + u64::from(limit.burst.get()));
+        most.min().unwrap_or(u64::MAX)
     }
 
     /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at

@@ -190,7 +190,7 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
                     }
                     report.topics.entry(topic.to_owned()).or_insert(facts);
                 }
-                // It was deleted since the brokers told its name. Such topics come and go.
+                // The topic was deleted after the brokers had listed it. Topics of a pattern come and go.
                 Err(Problem::MissingTopic) if matches_pattern(service, topic) => {}
                 Err(problem) => report.findings.push(problem.of_topic(&service.name, topic)),
             }

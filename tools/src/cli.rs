@@ -148,7 +148,7 @@ pub enum Output {
     Json,
 }
 
-/// Whether a line of the result is missing from stdout.
+/// True once a line of the result could not be written to stdout.
 static UNWRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Prints a line of the result to stdout. A reader that hung up (`| head`) is no failure. A disk that is full is one,

@@ -12,7 +12,7 @@
 mod smooth;
 
 use std::collections::HashMap;
-use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
+use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, LoadOf, MemberLoads, clients_of, name_of};
@@ -21,7 +21,7 @@ use crate::allocator::{
     AllocationParams, Claim, ClientGroupPart, Credit, FairWeights, Fixed, Grant, GroupClaim, LevelAllocator,
     LevelClaims, MAX_CLAIMS, Part, Wants,
 };
-use crate::policy::{Lending, Mode, Policy};
+use crate::policy::{Lending, Limit, Mode, Policy};
 use crate::units::{Ratio, Weight};
 pub(crate) use smooth::SmoothTargets;
 
@@ -65,8 +65,7 @@ impl Shares {
                 None => (Weight::ONE, Cow::Borrowed(&[][..])),
             },
         };
-        let most = limits.iter().map(|limit| limit.most_in(self.policy.cycle)).min();
-        Place { group: self.group_of(client), weight, most: most.unwrap_or(u64::MAX) }
+        Place { group: self.group_of(client), weight, most: Limit::most_in(&limits, self.policy.cycle) }
     }
 
     /// The index of a client's group in the allocation, `None` if it stands alone.
@@ -114,7 +113,6 @@ const CLEARLY: u64 = 8;
 pub(crate) struct SplitInput<'a> {
     pub(crate) mode: Mode,
     pub(crate) capacity: u64,
-    pub(crate) cycle: Duration,
     pub(crate) shares: &'a Shares,
     pub(crate) clients: &'a ClientTable,
     /// The loads of the live members, in the order of their keys.
@@ -223,23 +221,21 @@ impl Splitter {
         }
         self.group_grants.iter().for_each(|grant| upper.count(grant));
         inner.iter_mut().chain([&mut upper]).for_each(FairWeights::settle);
-        let mut sums = vec![0_u128; inner.len()];
-        for (grant, group) in self.grants.iter().zip(&self.claim_groups) {
-            let Some(group) = *group else { continue };
-            sums[group] += u128::from(fractions(inner[group].weight(grant)));
-        }
-        let weight = |(grant, group): (&Grant, &Option<usize>)| {
-            let Some(group) = *group else { return upper.weight(grant) };
-            let [weight, of_group] =
-                [inner[group].weight(grant), upper.weight(&self.group_grants[group])].map(fractions);
-            from_fractions(u128::from(weight) * u128::from(of_group) / sums[group].max(1))
-        };
+        let weight =
+            |(grant, group): (&Grant, &Option<usize>)| group.map_or(&upper, |group| &inner[group]).weight(grant);
         self.weights = self.grants.iter().zip(&self.claim_groups).map(weight).collect();
+        let mut sums = vec![0_u128; inner.len()];
+        let in_groups = || self.claim_groups.iter().enumerate().filter_map(|(claim, group)| Some((claim, (*group)?)));
+        in_groups().for_each(|(claim, group)| sums[group] += u128::from(fractions(self.weights[claim])));
+        for (claim, group) in in_groups() {
+            let [weight, of_group] = [self.weights[claim], upper.weight(&self.group_grants[group])].map(fractions);
+            self.weights[claim] = from_fractions(u128::from(weight) * u128::from(of_group) / sums[group].max(1));
+        }
     }
 
     /// Shares `total` out over the groups and the clients that stand alone, and each group's part over its clients.
     /// Records that a group's limit holds back use no capacity.
-    fn fill_levels(&self, input: &SplitInput<'_>, total: u128, demands: &[Demand]) -> Vec<u128> {
+    fn fill_levels(&self, policy: &Policy, total: u128, demands: &[Demand]) -> Vec<u128> {
         let mut upper = vec![Demand::default(); self.group_claims.len()];
         let mut inside = vec![Vec::new(); self.group_claims.len()];
         for (&demand, group) in demands.iter().zip(&self.claim_groups) {
@@ -251,8 +247,8 @@ impl Splitter {
             (all.demand, all.weight) = ((all.demand + demand.demand).min(total), all.weight + demand.weight);
             inside[group].push(demand);
         }
-        for (all, group) in upper.iter_mut().skip(1).zip(&input.shares.policy.groups) {
-            all.demand = all.demand.min(u128::from(group.most_in(input.cycle)) << FRACTION_BITS);
+        for (all, group) in upper.iter_mut().skip(1).zip(&policy.groups) {
+            all.demand = all.demand.min(u128::from(group.most_in(policy.cycle)) << FRACTION_BITS);
         }
         let rates = fill(total, &upper);
         let (of_groups, alone) = rates.split_at(inside.len());
@@ -355,7 +351,7 @@ impl Splitter {
         };
         let demands: Vec<Demand> = self.claimants.iter().zip(&self.most).zip(&self.weights).map(demand).collect();
         let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
-        let rates = self.fill_levels(input, shared, &demands);
+        let rates = self.fill_levels(&input.shares.policy, shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
 
         self.find_pieces(input);
@@ -585,6 +581,24 @@ mod tests {
     use crate::policy::{ClientPolicy, GroupPolicy};
     use crate::rules::{Effects, Origin, Rule, RuleTarget, Rules};
 
+    /// Splits the capacity for one member with these loads, of which each client's wants are its demand, too.
+    fn split_of(policy: &Policy, wants: &[(&str, u64)]) -> (ClientTable, Splitter) {
+        let load = |&(name, wants): &(&str, u64)| (Arc::from(name), Load { demand: wants, wants });
+        let (mut clients, mut own, mut splitter) =
+            (ClientTable::default(), MemberLoads::default(), Splitter::default());
+        clients.update(&mut own, &wants.iter().map(load).collect::<Vec<_>>());
+        splitter.split(&SplitInput {
+            mode: policy.mode,
+            capacity: policy.capacity,
+            shares: &Shares::new(policy),
+            clients: &clients,
+            members: vec![&own],
+            own: 0,
+            turn: 0,
+        });
+        (clients, splitter)
+    }
+
     /// The group split its capacity as if unlisted clients had the weights that rules give them also beside listed
     /// clients, and a single instance counted them as one each: a listed client had half of its share in a group.
     #[test]
@@ -606,21 +620,8 @@ mod tests {
         let unlisted_weight = Weight::from_thousandths(5_000).expect("five is a weight");
         let rules = Arc::new(Rules::new(vec![heavy]));
         let policy = Policy::new(1_200, Duration::from_secs(1));
-        let policy = Policy { clients: vec![listed], unlisted_weight, rules, ..policy }.at(0);
-        let load = |name: &str| (Arc::from(name), Load { demand: 2_000, wants: 2_000 });
-        let (mut clients, mut own) = (ClientTable::default(), MemberLoads::default());
-        clients.update(&mut own, &["listed", "free-1", "other"].map(load));
-        let mut splitter = Splitter::default();
-        splitter.split(&SplitInput {
-            mode: Mode::Reject,
-            capacity: 1_200,
-            cycle: policy.cycle,
-            shares: &Shares::new(&policy),
-            clients: &clients,
-            members: vec![&own],
-            own: 0,
-            turn: 0,
-        });
+        let policy = Policy { mode: Mode::Reject, clients: vec![listed], unlisted_weight, rules, ..policy }.at(0);
+        let (clients, splitter) = split_of(&policy, &["listed", "free-1", "other"].map(|name| (name, 2_000)));
         let share = |name: &str| {
             let number = clients.number(name).expect("it has a load");
             splitter.part(number).expect("it has a part").whole_share.floor()
@@ -639,20 +640,7 @@ mod tests {
             let (clients, groups) = (vec![z.clone()], vec![g.clone()]);
             let policy = Policy { lending, clients, groups, ..Policy::new(1_200, Duration::from_secs(1)) };
             let wants = [("z", 2_000), ("g-1", 2_000), ("g-2", 130), ("g-3", 130), ("g-4", 130), ("g-5", 1)];
-            let load = |(name, wants): (&str, u64)| (Arc::from(name), Load { demand: wants, wants });
-            let (mut clients, mut own) = (ClientTable::default(), MemberLoads::default());
-            clients.update(&mut own, &wants.map(load));
-            let mut splitter = Splitter::default();
-            splitter.split(&SplitInput {
-                mode: Mode::Shape,
-                capacity: 1_200,
-                cycle: policy.cycle,
-                shares: &Shares::new(&policy),
-                clients: &clients,
-                members: vec![&own],
-                own: 0,
-                turn: 0,
-            });
+            let (_, splitter) = split_of(&policy, &wants);
             let of_group = splitter.weights.iter().zip(&splitter.claim_groups).filter(|(_, group)| group.is_some());
             let sum: f64 = of_group.map(|(weight, _)| weight.as_f64()).sum();
             assert!((sum - 600.0).abs() < 0.01, "{lending:?}: {sum}");

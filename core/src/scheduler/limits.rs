@@ -75,8 +75,7 @@ impl Limits {
 
     /// The most records that go in this time, at all instances together.
     pub(crate) fn most_in(&self, time: Duration) -> u64 {
-        let most = self.whole.iter().map(|limit| limit.most_in(time)).min();
-        if self.held { 0 } else { most.unwrap_or(u64::MAX) }
+        if self.held { 0 } else { Limit::most_in(&self.whole, time) }
     }
 
     /// The records that go in this time in the long run, at all instances together.

@@ -231,7 +231,7 @@ fn small_clients_stay_in_their_group_beside_a_pattern_for_all() {
 }
 
 /// The bug: a client whose id is the name of a group with `/` behind it was taken for all small clients of that group.
-/// So a stranger took the shares of the group's clients.
+/// Any sender could choose such an id, and had the shares of the group's clients.
 #[test]
 fn no_id_stands_for_the_small_clients_of_a_group() {
     let names = ["card-a", "cards/"];

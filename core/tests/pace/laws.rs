@@ -310,7 +310,7 @@ fn a_partition_that_is_added_is_no_evidence_of_finished_records() {
     }
     for poll in 0..20 {
         now = now + Duration::from_secs(1);
-        // It is missing at every second poll.
+        // Every second poll lacks the added partition.
         let added = [partition(0, 500), partition(1, 1_000_000)];
         pace.handle_offsets(now, if poll % 2 == 0 { &added } else { &added[..1] }, 0, Ratio::ONE);
     }
@@ -364,7 +364,7 @@ fn a_limit_at_the_floor_is_reported_while_the_service_is_late() {
     for second in 0..30 {
         assert_eq!(poll(second * 50, second * 50 - 50), PaceState::NoDemand);
     }
-    // It takes a tenth of what comes, and commits it each second; then nothing at all.
+    // The service commits a tenth of the arrivals each second, and later none.
     let states: Vec<PaceState> = (0..60).map(|second| poll(1_500 + second * 100, 1_500 + second * 10)).collect();
     assert!(states[20..].iter().all(|state| *state == PaceState::AtFloor), "{states:?}");
     let states: Vec<PaceState> = (60..120).map(|second| poll(1_500 + second * 100, 2_100)).collect();

@@ -191,10 +191,9 @@ impl Member {
                 true => &split.own_loads,
                 false => self.ledger.loads(name).unwrap_or(&none),
             });
-            let (mode, cycle, shares, clients) =
-                (self.params.mode, self.params.cycle, &split.shares, &self.ledger.clients);
+            let (mode, shares, clients) = (self.params.mode, &split.shares, &self.ledger.clients);
             let members = members.collect();
-            let input = SplitInput { mode, capacity, cycle, shares, clients, members, own, turn };
+            let input = SplitInput { mode, capacity, shares, clients, members, own, turn };
             split.split = Some((basis, split.splitter.split(&input)));
             split.count += 1;
         }
