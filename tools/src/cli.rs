@@ -23,7 +23,7 @@ pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
     /// health: the instance is not ready; simulate: --find has no answer, or the live run differs; rules diff: they
-    /// differ; rules get, rules rm: there is no such rule
+    /// differ; rules get, rules rm: there is no such rule; top: no service knows the client
     No = 1,
     /// the command line is wrong
     Usage = 2,

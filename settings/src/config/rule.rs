@@ -26,11 +26,7 @@ const MAX_NOTE_BYTES: usize = 256;
 pub fn rules(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Arc<Rules>> {
     let written = section.tables("rule");
     let mut names = HashSet::new();
-    for rule in &written {
-        if let Some(name) = rule.text("name", values::rule_name).filter(|name| !names.insert(name.clone())) {
-            rule.refuse("name", format!("is {name:?}, which another rule of the service has"), "a name of its own");
-        }
-    }
+    written.iter().for_each(|rule| refuse_known_name(rule, &mut names));
     let rules: Vec<_> = written.iter().map(|rule| read(rule, Origin::File, most_capacity)).collect();
     let mut rules: Vec<Rule> = rules.into_iter().collect::<Option<_>>()?;
     let delays: HashSet<Duration> = rules.iter().filter_map(|rule| rule.effects.max_delay).collect();
@@ -41,6 +37,13 @@ pub fn rules(section: &Section<'_>, most_capacity: Option<u64>) -> Option<Arc<Ru
     warn_of_doubtful(section, &written, &rules);
     rules.extend(tables(section, "client").chain(tables(section, "group")));
     Some(Arc::new(Rules::new(rules)))
+}
+
+/// Refuses a name that another rule has, and adds it to the `names`.
+fn refuse_known_name(rule: &Section<'_>, names: &mut HashSet<String>) {
+    if let Some(name) = rule.text("name", values::rule_name).filter(|name| !names.insert(name.clone())) {
+        rule.refuse("name", format!("is {name:?}, which another rule of the service has"), "a name of its own");
+    }
 }
 
 /// Returns the rules that the tables of clients, or of groups, stand for. A table with an error has none.
@@ -87,7 +90,9 @@ pub fn of_text(
 ) -> Result<Vec<Rule>, ConfigErrors> {
     let environment = environment.into_iter().collect();
     let readers = Reader::of_service(&schema::RULE_SCHEMA, (path, text), service, "rule", &environment)?;
+    let mut names = HashSet::new();
     let rule = |reader: Reader| {
+        refuse_known_name(&reader.root(), &mut names);
         let rule = read(&reader.root(), Origin::RunTime, None);
         reader.finish(rule).map(|reading| reading.value)
     };

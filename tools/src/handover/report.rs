@@ -88,7 +88,8 @@ impl HandoverReport<'_> {
             (0, _) => text.push_str("\nnothing is left to do: the group has these offsets"),
             (commits, true) => _ = write!(text, "\ndone: {takes} has new offsets in {commits} partitions"),
             (_, false) => {
-                let command = std::env::args().map(|part| if part.contains(' ') { format!("'{part}'") } else { part });
+                let parts = std::env::args_os().map(|part| part.to_string_lossy().into_owned());
+                let command = parts.map(|part| if part.contains(' ') { format!("'{part}'") } else { part });
                 let command = command.collect::<Vec<_>>().join(" ");
                 _ = write!(text, "\nnothing is changed. To hand over:\n{command} --execute");
             }

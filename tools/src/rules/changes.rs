@@ -51,7 +51,7 @@ pub struct PutArgs {
     /// Put all [[service.rule]] of a file, such as `rules export` prints, one after the other; the command can be
     /// repeated
     #[arg(long, value_name = "FILE")]
-    #[arg(conflicts_with_all = ["clients", "in_groups", "groups", "set", "weight", "until", "note", "if_match"])]
+    #[arg(conflicts_with_all = ["clients", "in_groups", "groups", "set", "weight", "from", "until", "note", "if_match"])]
     file: Option<PathBuf>,
     /// With --file: delete the rules of run time that are not in it, once all that are in it were put
     #[arg(long, requires = "file")]
@@ -71,7 +71,10 @@ pub struct PutArgs {
     /// The weight
     #[arg(long, value_name = "W")]
     weight: Option<f64>,
-    /// The end: a time, or +2d for two days from now
+    /// The start: a time, or +2d for two days from now
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// The end, written like the start
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// The reason, for people
@@ -172,8 +175,10 @@ fn body(args: &PutArgs) -> Result<Value, RulesError> {
     if let Some(note) = &args.note {
         body.insert("note".to_owned(), note.as_str().into());
     }
-    if let Some(until) = &args.until {
-        body.insert("until".to_owned(), time(until)?.into());
+    for (key, text) in [("from", &args.from), ("until", &args.until)] {
+        if let Some(text) = text {
+            body.insert(key.to_owned(), time(key, text)?.into());
+        }
     }
     for text in &args.set {
         let wrong = || RulesError::Arguments(format!("error: --set {text:?}: allowed: KEY=VALUE"));
@@ -191,14 +196,16 @@ fn body(args: &PutArgs) -> Result<Value, RulesError> {
 }
 
 /// A time, or one from now on.
-fn time(text: &str) -> Result<String, RulesError> {
-    let wrong = || RulesError::Arguments(format!("error: --until {text:?}: allowed: a time, or +2d"));
+fn time(key: &str, text: &str) -> Result<String, RulesError> {
+    let wrong = || RulesError::Arguments(format!("error: --{key} {text:?}: allowed: a time, or +2d"));
     let at = match text.strip_prefix('+') {
         Some(later) => {
             let later = humantime::parse_duration(later).map_err(|_| wrong())?;
             SystemTime::now().checked_add(later).map(millis).filter(|at| *at <= LAST_MS).ok_or_else(wrong)?
         }
         None if text.contains('T') && !text.ends_with('Z') => return Ok(text.to_owned()),
+        // An age, such as 2d, would be a time before now.
+        None if !text.contains('-') => return Err(wrong()),
         None => moment(text).map_err(|_| wrong())?,
     };
     let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(at).unwrap_or_default());
@@ -442,7 +449,9 @@ mod tests {
 
     #[test]
     fn a_file_takes_no_options_of_a_rule() {
-        for (option, value) in [("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "file")] {
+        let options =
+            [("--from", "+1h"), ("--until", "+2h"), ("--weight", "2"), ("--note", "x"), ("--if-match", "file")];
+        for (option, value) in options {
             let parsed = PutCommand::try_parse_from(["put", "--file", "rules.toml", option, value]);
             assert!(parsed.is_err(), "{option}");
         }
@@ -457,27 +466,31 @@ mod tests {
         let text = format!("[[service]]\nname = \"kyc\"\n\n[[service.rule]]\nname = \"r\"\n{fields}");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("rules.toml");
-        std::fs::write(&file, text).unwrap();
+        std::fs::write(&file, &text).unwrap();
         let [(name, read)] = &of_file(&file, "kyc").unwrap()[..] else { panic!("one rule") };
         assert_eq!(name, "r");
         assert!(same(&rule, read, "r"), "{read}");
+        // The second rule replaced the first one, or was refused for its version.
+        std::fs::write(&file, format!("{text}\n[[service.rule]]\nname = \"r\"\n{fields}")).unwrap();
+        let refused = of_file(&file, "kyc").unwrap_err();
+        assert!(refused.to_string().contains("another rule"), "{refused}");
     }
 
     #[test]
     fn options_describe_a_rule() {
         let parsed = PutCommand::parse_from([
             "put", "partner", "--clients", "acme", "--set", "limit.rate=20", "--set", "limit.per=1s", "--set",
-            "hold=true", "--until", "2026-07-06T00:00:00+02:00", "--note", "why",
+            "hold=true", "--from", "2026-07-04", "--until", "2026-07-06T00:00:00+02:00", "--note", "why",
         ]);
         let expected = json!({
             "clients": ["acme"], "limit": {"rate": 20, "per": "1s"}, "hold": true,
-            "until": "2026-07-06T00:00:00+02:00", "note": "why",
+            "from": "2026-07-04T00:00:00Z", "until": "2026-07-06T00:00:00+02:00", "note": "why",
         });
         assert_eq!(body(&parsed.put).unwrap(), expected);
-        for too_late in ["+9999y", "+500000000000y"] {
-            assert!(time(too_late).is_err(), "{too_late}");
+        for wrong in ["+9999y", "+500000000000y", "2d"] {
+            assert!(time("until", wrong).is_err(), "{wrong}");
         }
-        let later = time("+2d").unwrap();
+        let later = time("until", "+2d").unwrap();
         let parsed = humantime::parse_rfc3339(&later).unwrap();
         assert!(parsed > SystemTime::now() + Duration::from_secs(86_400));
     }

@@ -109,6 +109,11 @@ impl RulesInstance {
         // A proxy without its instance answers 404, too.
         match answer["error"].as_str() {
             Some("not_found") => Err(RulesError::NotFound(message)),
+            _ if status == 404 && answer["services"].is_array() => {
+                let known = answer["services"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let known = known.collect::<Vec<_>>().join(", ");
+                Err(RulesError::Arguments(format!("error: --service: {message}; the instance has {known}")))
+            }
             _ => Err(RulesError::Refused { status, message }),
         }
     }

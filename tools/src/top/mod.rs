@@ -80,6 +80,8 @@ pub fn run(args: &TopArgs) -> Exit {
             let exit = match &error {
                 TopError::File(_) => Exit::Config,
                 TopError::Fetch { source: FetchError::Endpoint(error), .. } => error.exit(),
+                TopError::Fetch { source: FetchError::NoService { .. }, .. } => Exit::Usage,
+                TopError::Fetch { source: FetchError::NoClient(_), .. } => Exit::No,
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };
