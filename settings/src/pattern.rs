@@ -5,6 +5,8 @@ use std::str::FromStr;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::hir::{Hir, HirKind};
 
+use crate::reader::{ValueError, because};
+
 /// The longest text that a pattern searches, in bytes. A search takes time in proportion to it, in the engine's thread,
 /// and the sender chooses the length.
 pub const MAX_SEARCHED_BYTES: usize = 16_384;
@@ -23,52 +25,42 @@ pub struct Pattern {
     group: usize,
 }
 
-/// The reason why a text is not a pattern.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    #[error("a pattern begins with ^")]
-    NoStart,
-    #[error("character {character} of the pattern: {problem}")]
-    Syntax { character: usize, problem: String },
-    #[error("the pattern is too large: compiled it takes more than {MAX_COMPILED_BYTES} bytes")]
-    TooLarge,
-    #[error("the pattern has no group ( ) that holds the id")]
-    NoGroup,
-    #[error("the pattern has {0} groups, and none has the name {GROUP_NAME}: others begin with (?:")]
-    SeveralGroups(usize),
-}
-
 impl FromStr for Pattern {
-    type Err = PatternError;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Pattern, PatternError> {
+    fn from_str(text: &str) -> Result<Pattern, ValueError> {
         if !text.starts_with('^') {
-            return Err(PatternError::NoStart);
+            return Err(because("a pattern begins with ^"));
         }
         // The errors of `regex` are texts of several lines. Its parser tells the place.
         let mut parser = regex_syntax::ParserBuilder::new().utf8(false).nest_limit(MAX_NESTING).build();
         parser.parse(text).map_err(|error| syntax_error(text, &error))?;
         let regex = RegexBuilder::new(text).size_limit(MAX_COMPILED_BYTES).nest_limit(MAX_NESTING).build();
-        let regex = regex.map_err(|_| PatternError::TooLarge)?;
+        let too_large = format_args!("the pattern is too large: compiled it takes more than {MAX_COMPILED_BYTES} bytes");
+        let regex = regex.map_err(|_| because(too_large))?;
         let named = regex.capture_names().position(|name| name == Some(GROUP_NAME));
         let group = match (named, regex.captures_len() - 1) {
             (Some(group), _) => group,
             (None, 1) => 1,
-            (None, 0) => return Err(PatternError::NoGroup),
-            (None, groups) => return Err(PatternError::SeveralGroups(groups)),
+            (None, 0) => return Err(because("the pattern has no group ( ) that holds the id")),
+            (None, groups) => {
+                return Err(because(format_args!(
+                    "the pattern has {groups} groups, and none has the name {GROUP_NAME}: others begin with (?:"
+                )));
+            }
         };
         Ok(Pattern { regex, group })
     }
 }
 
-fn syntax_error(text: &str, error: &regex_syntax::Error) -> PatternError {
+fn syntax_error(text: &str, error: &regex_syntax::Error) -> ValueError {
     let (at, problem) = match error {
         regex_syntax::Error::Parse(error) => (error.span().start.offset, error.kind().to_string()),
         regex_syntax::Error::Translate(error) => (error.span().start.offset, error.kind().to_string()),
         other => (0, other.to_string()),
     };
     let character = text.get(..at).map_or(0, |before| before.chars().count()) + 1;
-    PatternError::Syntax { character, problem }
+    because(format_args!("character {character} of the pattern: {problem}"))
 }
 
 impl PartialEq for Pattern {

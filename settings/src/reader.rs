@@ -32,6 +32,7 @@ pub use self::key_path::{KeyPath, Segment};
 pub use self::names::similar;
 pub use self::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
 pub use self::section::Section;
+pub(crate) use self::values::because;
 pub use self::values::{Choice, FromText, ValueError, count, decimal, duration};
 
 /// The text that stands in place of a value that must not be shown.

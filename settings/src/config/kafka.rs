@@ -9,7 +9,7 @@ use serde_json::json;
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, registry, values};
 use crate::model::{Admin, AdminToken, GroupProtocol, Kafka, Role};
-use crate::reader::{Section, ValueError, similar};
+use crate::reader::{Section, ValueError, because, similar};
 use crate::secrets::{Secrets, without_line_end};
 use crate::{properties, read_struct, tls::TlsIdentity, token::Token, token::TokenFile};
 
@@ -232,7 +232,7 @@ fn tokens(section: &Section<'_>) -> Option<Vec<AdminToken>> {
 
 /// Reads the certificate and its key. The outer `None` says that one of them is wrong.
 fn tls(section: &Section<'_>) -> Option<Option<TlsIdentity>> {
-    let path = |text: &str| Ok::<_, values::TextError>(PathBuf::from(text));
+    let path = |text: &str| Ok::<_, ValueError>(PathBuf::from(text));
     let (certificate, key) = (section.optional("tls_cert", path)?, section.optional("tls_key", path)?);
     let (certificate, key) = match (certificate, key) {
         (None, None) => return Some(None),
@@ -260,7 +260,7 @@ fn tls(section: &Section<'_>) -> Option<Option<TlsIdentity>> {
 }
 
 /// Reads a token that requests carry in a header. A longer text in base64 has several lines.
-fn header_token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, values::TextError> {
+fn header_token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, ValueError> {
     let token = token(section, key, path)?;
     if !token.fits_header() {
         let problem = format!("is {path:?}, which holds several lines or control characters: no request carries them");
@@ -270,8 +270,8 @@ fn header_token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, v
 }
 
 /// Reads the secret in the file at `path`, the value of a key of this section.
-pub(super) fn token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, values::TextError> {
-    let file = TokenFile::read(Path::new(path))?;
+pub(super) fn token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, ValueError> {
+    let file = TokenFile::read(Path::new(path)).map_err(because)?;
     if let Some(mode) = file.loose_mode {
         section.warn(
             key,

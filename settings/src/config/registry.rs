@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::values::{self, TextError};
+use super::values;
 use crate::model::{ClientFrom, RegistryLogin, SchemaRegistry};
-use crate::reader::Section;
+use crate::reader::{Section, ValueError, because};
 use crate::secrets::Password;
 
 /// Reads `[kafka.schema_registry]`. The outer `None` says that a key is wrong.
@@ -23,7 +23,7 @@ pub fn schema_registry(section: &Section<'_>) -> Option<Option<SchemaRegistry>> 
 
 fn login(section: &Section<'_>) -> Option<Option<RegistryLogin>> {
     let username = section.optional("username", values::registry_user)?;
-    let text = section.optional("password", |text| Ok::<_, TextError>(Password::Text(text.to_owned())))?;
+    let text = section.optional("password", |text| Ok::<_, ValueError>(Password::Text(text.to_owned())))?;
     let file = section.optional("password_file", |path| readable(path).map(Password::File))?;
     match (username, text, file) {
         (None, None, None) => return Some(None),
@@ -37,8 +37,8 @@ fn login(section: &Section<'_>) -> Option<Option<RegistryLogin>> {
     None
 }
 
-fn readable(path: &str) -> Result<PathBuf, TextError> {
-    std::fs::read_to_string(path).map(|_| PathBuf::from(path)).map_err(TextError::File)
+fn readable(path: &str) -> Result<PathBuf, ValueError> {
+    std::fs::read_to_string(path).map(|_| PathBuf::from(path)).map_err(because)
 }
 
 /// Refuses places that need a registry if there is none.

@@ -14,9 +14,8 @@ use crate::model::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable,
     Role, SchemaFormat, StartFrom,
 };
-use crate::pattern::{PatternError, TopicPattern};
-use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::token::TokenError;
+use crate::pattern::TopicPattern;
+use crate::reader::{Choice, FromText, Kind, ValueError, because, decimal};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
@@ -28,63 +27,6 @@ const MAX_FIELD_CHARS: usize = 255;
 const SEAT_PREFIX: &str = "seat.";
 /// The longest metadata of a commit that a broker takes by default.
 const MAX_MAP_UNITS: usize = 4096;
-
-/// The reason why a text is not a value of its key. It follows "is …: " in an error.
-#[derive(Debug, thiserror::Error)]
-pub enum TextError {
-    #[error(transparent)]
-    Value(#[from] ValueError),
-    #[error("empty")]
-    Empty,
-    #[error("{0} characters long")]
-    TooManyCharacters(usize),
-    #[error("{0} bytes long")]
-    TooManyBytes(usize),
-    #[error("{0:?} is not allowed")]
-    Character(char),
-    #[error("Kafka reserves this name")]
-    ReservedTopic,
-    /// The transactional ids of such an instance would be those of seats.
-    #[error("{SEAT_PREFIX:?} begins the names of seats")]
-    SeatName,
-    #[error("a number and a unit are needed")]
-    NoUnit,
-    #[error("{0:?} is neither chars nor bytes")]
-    MapUnit(String),
-    #[error("the header's name is missing")]
-    NoHeaderName,
-    #[error(transparent)]
-    Pattern(#[from] PatternError),
-    #[error("a JSON pointer begins with /")]
-    PointerStart,
-    #[error("a path of fields begins with /")]
-    PathStart,
-    #[error("the scheme is neither http nor https")]
-    Scheme,
-    #[error("an address holds no user: kafka.schema_registry.username has it")]
-    UserInUrl,
-    #[error("{0}")]
-    File(std::io::Error),
-    #[error("in a JSON pointer ~ is written ~0 and / is written ~1")]
-    PointerEscape,
-    /// librdkafka takes the user for a part of the host's name, and its logs name hosts.
-    #[error("an address of a broker holds no user: \"sasl.username\" is one of kafka.properties")]
-    UserInAddress,
-    #[error("{0:?} names no host")]
-    NoHost(String),
-    #[error("{0:?} has no valid port")]
-    NoPort(String),
-    #[error("{0}")]
-    TopicPattern(String),
-    #[error("the API has this name for itself")]
-    ApiName,
-    #[error("{0}… is a table's name")]
-    TableName(&'static str),
-    #[error("a time without a date or an offset, or none at all")]
-    NoMoment,
-    #[error(transparent)]
-    Token(#[from] TokenError),
-}
 
 /// The search for the capacity, as a rule sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, VariantNames)]
@@ -99,8 +41,6 @@ pub enum RulePace {
 pub enum Scale {
     Weight,
 }
-
-const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
 
 macro_rules! choices {
     ($($type:ty),*) => { $(impl Choice for $type {})* };
@@ -136,64 +76,64 @@ pub fn ratio(text: &str) -> Result<Ratio, ValueError> {
 }
 
 /// Parses the room for an offset map: `4096 chars` or `4096 bytes`.
-pub fn map_budget(text: &str) -> Result<MapBudget, TextError> {
-    let (number, unit) = text.split_once(' ').ok_or(TextError::NoUnit)?;
-    let number: usize = number.parse().map_err(|_| NOT_ALLOWED)?;
+pub fn map_budget(text: &str) -> Result<MapBudget, ValueError> {
+    let (number, unit) = text.split_once(' ').ok_or_else(|| because("a number and a unit are needed"))?;
+    let number: usize = number.parse().map_err(|_| ValueError::NotAllowed)?;
     if !(64..=MAX_MAP_UNITS).contains(&number) {
-        return Err(NOT_ALLOWED);
+        return Err(ValueError::NotAllowed);
     }
     match unit.trim() {
         "chars" => Ok(MapBudget::Chars(number)),
         "bytes" => Ok(MapBudget::Bytes(number)),
-        other => Err(TextError::MapUnit(other.to_owned())),
+        other => Err(because(format_args!("{other:?} is neither chars nor bytes"))),
     }
 }
 
-pub fn client_from(text: &str) -> Result<ClientFrom, TextError> {
+pub fn client_from(text: &str) -> Result<ClientFrom, ValueError> {
     match text.split_once(':') {
         None if text == "key" => Ok(ClientFrom::Key),
         None if text == "topic" => Ok(ClientFrom::Topic),
         Some(("key", pattern)) => Ok(ClientFrom::KeyPart(pattern.parse()?)),
         Some(("header", text)) => header(text),
         Some(("json", pointer)) => {
-            let tokens = pointer.strip_prefix('/').ok_or(TextError::PointerStart)?;
+            let tokens = pointer.strip_prefix('/').ok_or_else(|| because("a JSON pointer begins with /"))?;
             Ok(ClientFrom::Json(tokens.split('/').map(pointer_token).collect::<Result<_, _>>()?))
         }
         Some(("avro", path)) => Ok(ClientFrom::Schema(SchemaFormat::Avro, fields(path)?)),
         Some(("protobuf", path)) => Ok(ClientFrom::Schema(SchemaFormat::Protobuf, fields(path)?)),
-        _ => Err(NOT_ALLOWED),
+        _ => Err(ValueError::NotAllowed),
     }
 }
 
 /// Parses a path of fields, such as `/client/id`.
-fn fields(path: &str) -> Result<Vec<String>, TextError> {
-    let names = path.strip_prefix('/').ok_or(TextError::PathStart)?.split('/');
+fn fields(path: &str) -> Result<Vec<String>, ValueError> {
+    let names = path.strip_prefix('/').ok_or_else(|| because("a path of fields begins with /"))?.split('/');
     let names = names.map(|field| match field.chars().next() {
-        Some(digit) if digit.is_ascii_digit() => Err(TextError::Character(digit)),
+        Some(digit) if digit.is_ascii_digit() => Err(not_allowed(digit)),
         _ => name(field, MAX_FIELD_CHARS, "_"),
     });
     names.collect()
 }
 
 /// Parses `NAME` or `NAME:PATTERN`. A name may have colons: a pattern begins at the first colon with a `^` behind it.
-fn header(text: &str) -> Result<ClientFrom, TextError> {
+fn header(text: &str) -> Result<ClientFrom, ValueError> {
     let (name, pattern) = text.find(":^").map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
     match pattern {
-        _ if name.is_empty() => Err(TextError::NoHeaderName),
+        _ if name.is_empty() => Err(because("the header's name is missing")),
         Some(pattern) => Ok(ClientFrom::HeaderPart(name.to_owned(), pattern.parse()?)),
         None => Ok(ClientFrom::Header(name.to_owned())),
     }
 }
 
 /// Unescapes a token of a JSON pointer (RFC 6901).
-fn pointer_token(token: &str) -> Result<String, TextError> {
+fn pointer_token(token: &str) -> Result<String, ValueError> {
     let mut parts = token.split('~');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (escaped, rest) = match part.as_bytes().first() {
             Some(b'0') => ('~', &part[1..]),
             Some(b'1') => ('/', &part[1..]),
-            _ => return Err(TextError::PointerEscape),
+            _ => return Err(because("in a JSON pointer ~ is written ~0 and / is written ~1")),
         };
         plain.push(escaped);
         plain.push_str(rest);
@@ -201,129 +141,145 @@ fn pointer_token(token: &str) -> Result<String, TextError> {
     Ok(plain)
 }
 
-pub fn topic(text: &str) -> Result<String, TextError> {
-    if text == "." || text == ".." { Err(TextError::ReservedTopic) } else { name(text, MAX_TOPIC_CHARS, "._-") }
+pub fn topic(text: &str) -> Result<String, ValueError> {
+    if text == "." || text == ".." {
+        Err(because("Kafka reserves this name"))
+    } else {
+        name(text, MAX_TOPIC_CHARS, "._-")
+    }
 }
 
 /// Parses a regular expression for names of topics.
-pub fn topic_pattern(text: &str) -> Result<TopicPattern, TextError> {
+pub fn topic_pattern(text: &str) -> Result<TopicPattern, ValueError> {
     if text.is_empty() {
-        return Err(TextError::Empty);
+        return Err(because("empty"));
     }
     // The other lines of the error show the place in the pattern.
     let reason = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().to_owned();
-    TopicPattern::new(text).map_err(|error| TextError::TopicPattern(reason(error)))
+    TopicPattern::new(text).map_err(|error| because(reason(error)))
 }
 
-pub fn service_name(text: &str) -> Result<String, TextError> {
+pub fn service_name(text: &str) -> Result<String, ValueError> {
     name(text, 64, "_-")
 }
 
-pub fn group_id(text: &str) -> Result<String, TextError> {
+pub fn group_id(text: &str) -> Result<String, ValueError> {
     name(text, 100, "._-")
 }
 
-pub fn instance_id(text: &str) -> Result<String, TextError> {
-    if text.starts_with(SEAT_PREFIX) { Err(TextError::SeatName) } else { name(text, 128, "._-") }
+pub fn instance_id(text: &str) -> Result<String, ValueError> {
+    if text.starts_with(SEAT_PREFIX) {
+        Err(because(format_args!("{SEAT_PREFIX:?} begins the names of seats")))
+    } else {
+        name(text, 128, "._-")
+    }
+}
+
+fn not_allowed(letter: char) -> ValueError {
+    because(format_args!("{letter:?} is not allowed"))
 }
 
 /// Parses a name of at most `longest` characters out of letters, digits and `also`.
-fn name(text: &str, longest: usize, also: &str) -> Result<String, TextError> {
+fn name(text: &str, longest: usize, also: &str) -> Result<String, ValueError> {
     if text.is_empty() {
-        return Err(TextError::Empty);
+        return Err(because("empty"));
     }
     if text.len() > longest {
-        return Err(TextError::TooManyCharacters(text.chars().count()));
+        return Err(because(format_args!("{} characters long", text.chars().count())));
     }
     match text.chars().find(|&c| !c.is_ascii_alphanumeric() && !also.contains(c)) {
-        Some(c) => Err(TextError::Character(c)),
+        Some(c) => Err(not_allowed(c)),
         None => Ok(text.to_owned()),
     }
 }
 
-pub fn consumer_group(text: &str) -> Result<String, TextError> {
+pub fn consumer_group(text: &str) -> Result<String, ValueError> {
     within(text, MAX_GROUP_BYTES)
 }
 
-pub fn client(text: &str) -> Result<String, TextError> {
+pub fn client(text: &str) -> Result<String, ValueError> {
     within(text, MAX_CLIENT_BYTES)
 }
 
 /// Parses the name of a rule. Those of tables have a prefix.
-pub fn rule_name(text: &str) -> Result<String, TextError> {
+pub fn rule_name(text: &str) -> Result<String, ValueError> {
     let name = name(text, 64, "._-")?;
     let of_table = ["client.", "group."].into_iter().find(|prefix| name.starts_with(prefix));
     match (of_table, name.chars().find(char::is_ascii_uppercase)) {
-        _ if ["changes", "accept-loss"].contains(&name.as_str()) => Err(TextError::ApiName),
-        (Some(prefix), _) => Err(TextError::TableName(prefix)),
-        (None, Some(upper)) => Err(TextError::Character(upper)),
+        _ if ["changes", "accept-loss"].contains(&name.as_str()) => Err(because("the API has this name for itself")),
+        (Some(prefix), _) => Err(because(format_args!("{prefix}… is a table's name"))),
+        (None, Some(upper)) => Err(not_allowed(upper)),
         (None, None) => Ok(name),
     }
 }
 
 /// Parses a date and a time with an offset, in milliseconds since the Unix epoch.
-pub fn moment(text: &str) -> Result<i64, TextError> {
-    let parsed = text.parse::<Datetime>().ok().and_then(|time| Some((time.date?, time.time?, time.offset?)));
-    let (date, time, offset) = parsed.ok_or(TextError::NoMoment)?;
-    let utc = format!("{date}T{:02}:{:02}:{:02}Z", time.hour, time.minute, time.second.unwrap_or_default());
-    let utc = humantime::parse_rfc3339(&utc).map_err(|_| TextError::NoMoment)?;
-    let seconds = utc.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| TextError::NoMoment)?.as_secs();
-    let ahead = match offset {
-        Offset::Z => 0,
-        Offset::Custom { minutes } => i64::from(minutes) * 60_000,
+pub fn moment(text: &str) -> Result<i64, ValueError> {
+    let ms = || {
+        let Datetime { date, time, offset } = text.parse().ok()?;
+        let (date, time, offset) = (date?, time?, offset?);
+        let utc = format!("{date}T{:02}:{:02}:{:02}Z", time.hour, time.minute, time.second.unwrap_or_default());
+        let utc = humantime::parse_rfc3339(&utc).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let ahead = match offset {
+            Offset::Z => 0,
+            Offset::Custom { minutes } => i64::from(minutes) * 60_000,
+        };
+        let ms = utc.as_secs() as i64 * 1_000 + i64::from(time.nanosecond.unwrap_or_default() / 1_000_000) - ahead;
+        Some(ms).filter(|ms| (0..=LAST_MS).contains(ms))
     };
-    let ms = seconds as i64 * 1_000 + i64::from(time.nanosecond.unwrap_or_default() / 1_000_000) - ahead;
-    if (0..=LAST_MS).contains(&ms) { Ok(ms) } else { Err(TextError::NoMoment) }
+    ms().ok_or_else(|| because("a time without a date or an offset, or none at all"))
 }
 
 /// Parses any text of at most `longest` bytes.
-pub fn within(text: &str, longest: usize) -> Result<String, TextError> {
+pub fn within(text: &str, longest: usize) -> Result<String, ValueError> {
     match text.len() {
-        0 => Err(TextError::Empty),
-        bytes if bytes > longest => Err(TextError::TooManyBytes(bytes)),
+        0 => Err(because("empty")),
+        bytes if bytes > longest => Err(because(format_args!("{bytes} bytes long"))),
         _ => Ok(text.to_owned()),
     }
 }
 
 /// Parses the addresses of brokers, separated by commas.
-pub fn servers(text: &str) -> Result<String, TextError> {
+pub fn servers(text: &str) -> Result<String, ValueError> {
     if text.contains('@') {
-        return Err(TextError::UserInAddress);
+        // librdkafka takes the user for a part of the host's name, and its logs name hosts.
+        return Err(because("an address of a broker holds no user: \"sasl.username\" is one of kafka.properties"));
     }
     text.split(',').try_for_each(|server| check_address(server.trim()))?;
     Ok(text.to_owned())
 }
 
 /// Parses the URL of a schema registry. Its path is that of the registry's API, without a query.
-pub fn registry_url(text: &str) -> Result<String, TextError> {
+pub fn registry_url(text: &str) -> Result<String, ValueError> {
     if text.contains('@') {
-        return Err(TextError::UserInUrl);
+        return Err(because("an address holds no user: kafka.schema_registry.username has it"));
     }
-    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).ok_or(TextError::Scheme)?;
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let rest = rest.ok_or_else(|| because("the scheme is neither http nor https"))?;
     if let Some(wrong) = text.chars().find(|letter| letter.is_whitespace() || ['?', '#', ','].contains(letter)) {
-        return Err(TextError::Character(wrong));
+        return Err(not_allowed(wrong));
     }
     check_address(rest.split('/').next().unwrap_or_default())?;
     Ok(text.to_owned())
 }
 
 /// Parses the user of a schema registry. In the header that carries it, a colon ends it.
-pub fn registry_user(text: &str) -> Result<String, TextError> {
-    if text.contains(':') { Err(TextError::Character(':')) } else { within(text, MAX_GROUP_BYTES) }
+pub fn registry_user(text: &str) -> Result<String, ValueError> {
+    if text.contains(':') { Err(not_allowed(':')) } else { within(text, MAX_GROUP_BYTES) }
 }
 
-fn check_address(server: &str) -> Result<(), TextError> {
+fn check_address(server: &str) -> Result<(), ValueError> {
     let address = server.split_once("://").map_or(server, |(_, address)| address);
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (address, None),
     };
     if host.is_empty() || host.contains(char::is_whitespace) {
-        return Err(TextError::NoHost(server.to_owned()));
+        return Err(because(format_args!("{server:?} names no host")));
     }
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(()),
-        Some(_) => Err(TextError::NoPort(server.to_owned())),
+        Some(_) => Err(because(format_args!("{server:?} has no valid port"))),
     }
 }
 

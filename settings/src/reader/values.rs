@@ -2,13 +2,13 @@
 //!
 //! A decimal never passes through a float, so a weight of `2.3` is 2 300 thousandths on every machine.
 
-use std::{num::NonZeroU32, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{fmt::Display, num::NonZeroU32, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use strum::VariantNames;
 
 use super::schema::Kind;
 
-/// The reason why a text is not a value of a kind. It follows "is …: " in an error.
+/// The reason why a text is not a value of a key. It follows "is …: " in an error.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ValueError {
     /// The description of what is allowed says it all, so there is no text.
@@ -16,12 +16,13 @@ pub enum ValueError {
     NotAllowed,
     #[error("not a plain decimal number")]
     NotDecimal,
-    #[error("more than {0} decimals")]
-    TooManyDecimals(usize),
-    #[error(transparent)]
-    Duration(#[from] humantime::DurationError),
-    #[error("{0:?} is no unit of size")]
-    SizeUnit(String),
+    #[error("{0}")]
+    Because(String),
+}
+
+/// Returns the error for another reason, in words.
+pub(crate) fn because(reason: impl Display) -> ValueError {
+    ValueError::Because(reason.to_string())
 }
 
 /// A type that is parsed from the text of a key.
@@ -103,7 +104,7 @@ pub fn decimal(text: &str, places: usize) -> Result<u64, ValueError> {
     }
     let fraction = fraction.trim_end_matches('0');
     if fraction.len() > places {
-        return Err(ValueError::TooManyDecimals(places));
+        return Err(because(format_args!("more than {places} decimals")));
     }
     format!("{whole}{fraction:0<places$}").parse().map_err(|_| ValueError::NotAllowed)
 }
@@ -116,7 +117,7 @@ pub fn count(text: &str, range: RangeInclusive<u64>) -> Result<u64, ValueError> 
 
 /// Parses a duration with its unit.
 pub fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, ValueError> {
-    in_range(humantime::parse_duration(text)?, &range)
+    in_range(humantime::parse_duration(text).map_err(because)?, &range)
 }
 
 /// Parses a size in bytes, with a unit of 1000 (`MB`) or 1024 (`MiB`) or none.
@@ -133,7 +134,7 @@ fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, ValueError> {
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
-        other => return Err(ValueError::SizeUnit(other.to_owned())),
+        other => return Err(because(format_args!("{other:?} is no unit of size"))),
     };
     in_range(number.checked_mul(unit).ok_or(ValueError::NotAllowed)?, &range)
 }
