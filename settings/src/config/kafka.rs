@@ -186,8 +186,7 @@ pub fn admin(section: &Section<'_>) -> Option<Admin> {
     }
     read_struct!(Admin {
         [section => metrics_clients, metrics_token, console]
-        listen: listen,
-        tokens: tokens,
+        listen, tokens,
         tls: tls(section),
         open_on_loopback: Some(false),
     })

@@ -65,15 +65,12 @@ pub fn pace(service: &Section<'_>) -> Option<Option<PaceSettings>> {
     let control = control.zip(service.get("enforce"));
     let params = read_struct!(PaceParams {
         [section => max_behind, signal_timeout]
+        capacity, floor, cycle, interval,
         control: control.map(|(control, enforce): (_, bool)| if enforce { control } else { Control::Observe }),
-        capacity: capacity,
-        floor: floor,
         // An observed capacity has no bounds.
         ceiling: ceiling.and_then(|ceiling| ceiling.or(capacity)),
-        cycle: cycle,
-        interval: interval,
     });
-    read_struct!(PaceSettings { params: params, poll: poll }).map(Some)
+    read_struct!(PaceSettings { params, poll }).map(Some)
 }
 
 /// The search and the bound on open records follow the commits in one topic.

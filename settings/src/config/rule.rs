@@ -169,13 +169,10 @@ fn read(section: &Section<'_>, origin: Origin, most_capacity: Option<u64>) -> Op
     }
     read_struct!(Rule {
         [section => priority, disabled]
+        target, from_ms, until_ms, effects,
         name: section.text("name", values::rule_name).map(Arc::from),
         origin: Some(origin),
-        target: target,
-        from_ms: from_ms,
-        until_ms: until_ms,
         note: section.optional("note", |text| values::within(text, MAX_NOTE_BYTES)).map(Option::unwrap_or_default),
-        effects: effects,
     })
 }
 

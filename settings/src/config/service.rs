@@ -50,17 +50,12 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let [target, dead_letter] = outputs;
     read_struct!(Service {
         [section => on_undeliverable, group_silence, dead_letter_headers]
+        target, dead_letter, client_from, sources, patterns, redrive_client,
         name: section.text("name", values::service_name),
-        target: target,
-        dead_letter: dead_letter,
-        client_from: client_from,
         group_from: group_from.map(Option::unwrap_or_default),
-        sources: sources,
-        patterns: patterns,
         control_topic: control_topic(section, kafka),
         group_ahead_time: section.optional_value("group_ahead_time"),
         redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
-        redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
         max_open: pace::max_open(section),
         rules_topic: section.optional("rules_topic", values::topic),
@@ -259,11 +254,7 @@ fn source(section: &Section<'_>, by_topic: bool, configured: &[&str], of_service
     let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
     let [target, dead_letter] = outputs(section, of_service);
     read_struct!(Source {
-        topic: topic,
-        client: client,
-        allowed_clients: allowed_clients,
-        target: target,
-        dead_letter: dead_letter,
+        topic, client, allowed_clients, target, dead_letter,
         by_pattern: Some(false),
     })
 }
@@ -291,11 +282,7 @@ fn source_pattern(section: &Section<'_>, configured: &[&str], of_service: Output
     let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
     let [target, dead_letter] = outputs(section, of_service);
     read_struct!(SourcePattern {
-        pattern: pattern,
-        client: client,
-        allowed_clients: allowed_clients,
-        target: target,
-        dead_letter: dead_letter,
+        pattern, client, allowed_clients, target, dead_letter,
     })
 }
 

@@ -9,12 +9,13 @@ use super::tree::{Node, NodeContent, ScalarForm};
 use super::{Entry, HIDDEN, error::Origin, key_path::KeyPath, section::Section, values::FromText};
 
 /// Builds a struct from keys: reads each field that is listed behind a section as the key of its name, then evaluates
-/// the other fields. Every field is read before a wrong one makes the struct `None`, so that each error is noted.
+/// the other fields; one without a value is that of the variable with its name. Every field is read before a wrong one
+/// makes the struct `None`, so that each error is noted.
 #[macro_export]
 macro_rules! read_struct {
-    ($type:ident { $([$section:expr => $($key:ident),+ $(,)?])* $($field:ident: $value:expr),* $(,)? }) => {{
+    ($type:ident { $([$section:expr => $($key:ident),+ $(,)?])* $($field:ident $(: $value:expr)?),* $(,)? }) => {{
         $($(let $key: Option<_> = $section.get(stringify!($key));)+)*
-        $(let $field: Option<_> = $value;)*
+        $($(let $field: Option<_> = $value;)?)*
         (|| Some($type { $($($key: $key?,)+)* $($field: $field?,)* }))()
     }};
 }
