@@ -12,13 +12,12 @@ use figment::{Figment, Profile, Provider as _, providers::Serialized};
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
 use super::names::{Misnamed, VariableNames};
-use super::schema::{Schema, SectionSchema};
+use super::schema::{Schema, SectionSchema, Shape};
 use super::tree::{Node, NodeContent, ScalarForm, Table};
 use super::variables::Environment;
 
-/// The keys of a table's own number, which no key of a file has: one for each layer, so that both numbers are kept.
-const FILE_TABLE: &str = "\0file";
-const VARIABLE_TABLE: &str = "\0variable";
+/// The key of the number of a table or list that a file has, which no key of a file is.
+const OWN_NUMBER: &str = "\0own";
 
 /// The values of all layers, by number.
 #[derive(Default)]
@@ -32,7 +31,7 @@ struct Values {
 impl Values {
     /// Returns a list as a table. A table of the list that an earlier file names has the key that it has there.
     fn named_list(&mut self, mut list: Node, section: &SectionSchema, path: &str) -> Value {
-        let NodeContent::List(tables) = &mut list.content else { return self.number(list, FILE_TABLE, None, path) };
+        let NodeContent::List(tables) = &mut list.content else { return self.number(list, None, path) };
         let tables = std::mem::take(tables);
         let earlier = self.named.entry(path.to_owned()).or_default().len();
         let mut merged = Dict::new();
@@ -47,42 +46,37 @@ impl Values {
                 known.len() - 1
             });
             let key = place_key(place);
-            let value = self.number(table, FILE_TABLE, Some(section), &format!("{path}.{key}"));
+            let value = self.number(table, Some(section), &format!("{path}.{key}"));
             merged.insert(key, value);
         }
-        merged.insert(FILE_TABLE.to_owned(), self.number(list, FILE_TABLE, None, path));
+        merged.insert(OWN_NUMBER.to_owned(), self.number(list, None, path));
         Value::Dict(Tag::Default, merged)
     }
 
     /// Returns a table with numbers in place of its values. Lists with names are those of the table's schema.
-    fn numbers(&mut self, table: Table, marker: &str, schema: Option<&SectionSchema>, path: &str) -> Dict {
+    fn numbers(&mut self, table: Table, schema: Option<&SectionSchema>, path: &str) -> Dict {
         let value = |(key, node): (String, Node)| {
             let section = schema.and_then(|schema| schema.sections.iter().find(|section| section.name == key));
             let path = format!("{path}.{key}");
             let value = match section {
-                Some(section) if section.shape.has_names() => self.named_list(node, section, &path),
-                section => self.number(node, marker, section, &path),
+                Some(section) if matches!(section.shape, Shape::Services | Shape::OptionalNamed) => {
+                    self.named_list(node, section, &path)
+                }
+                section => self.number(node, section, &path),
             };
             (key, value)
         };
         table.into_iter().map(value).collect()
     }
 
-    fn number(&mut self, mut node: Node, marker: &str, schema: Option<&SectionSchema>, path: &str) -> Value {
-        let inner = match &mut node.content {
-            NodeContent::Table(table) => Some(std::mem::take(table)),
-            NodeContent::Scalar(..) | NodeContent::List(_) => None,
-        };
+    fn number(&mut self, mut node: Node, schema: Option<&SectionSchema>, path: &str) -> Value {
+        let inner = if let NodeContent::Table(table) = &mut node.content { Some(std::mem::take(table)) } else { None };
         let number = Value::from(self.nodes.len());
         self.nodes.push(node);
-        match inner {
-            Some(inner) => {
-                let mut numbers = self.numbers(inner, marker, schema, path);
-                numbers.insert(marker.to_owned(), number);
-                Value::Dict(Tag::Default, numbers)
-            }
-            None => number,
-        }
+        let Some(inner) = inner else { return number };
+        let mut numbers = self.numbers(inner, schema, path);
+        numbers.insert(OWN_NUMBER.to_owned(), number);
+        Value::Dict(Tag::Default, numbers)
     }
 
     /// Returns the values that result from merging layers.
@@ -100,22 +94,19 @@ impl Values {
         let Value::Dict(_, mut merged) = value else {
             return self.nodes.get(value.to_u128()? as usize).cloned();
         };
-        // A table that the file contains has its line there.
-        let (of_file, of_variable) = (merged.remove(FILE_TABLE), merged.remove(VARIABLE_TABLE));
-        let mut node = self.node(of_file.or(of_variable)?)?;
+        let own = merged.remove(OWN_NUMBER).and_then(|own| self.node(own));
         let table = self.table(merged);
-        node.content = match node.content {
-            NodeContent::List(_) => match table.iter().find(|(key, _)| !is_place_key(key)) {
-                None => NodeContent::List(table.into_values().collect()),
-                // An earlier file has a table in place of the list: its keys are no places.
-                Some((_, of_table)) => {
-                    node.origin = of_table.origin.clone();
-                    NodeContent::Table(table)
-                }
-            },
-            NodeContent::Table(_) | NodeContent::Scalar(..) => NodeContent::Table(table),
-        };
-        Some(node)
+        match own {
+            Some(list) if matches!(list.content, NodeContent::List(_)) && table.keys().all(|key| is_place_key(key)) => {
+                Some(Node { content: NodeContent::List(table.into_values().collect()), ..list })
+            }
+            Some(node) if node.as_table().is_some() => Some(Node { content: NodeContent::Table(table), ..node }),
+            // Only variables set its keys, or an earlier file has a table in place of the list.
+            _ => {
+                let origin = table.values().next_back()?.origin.clone();
+                Some(Node { origin, content: NodeContent::Table(table) })
+            }
+        }
     }
 }
 
@@ -134,7 +125,7 @@ fn is_place_key(key: &str) -> bool {
 /// A variable's value stays a text, so that no guess at its type changes it.
 pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environment) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
-    let layers = files.into_iter().map(|file| values.numbers(file, FILE_TABLE, Some(&schema.root), ""));
+    let layers = files.into_iter().map(|file| values.numbers(file, Some(&schema.root), ""));
     let mut layers = layers.map(Serialized::defaults).fold(Figment::new(), Figment::merge);
     let names = VariableNames::new(schema, &values.merged(&layers));
     for (name, value) in environment {
@@ -143,7 +134,10 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
         let (key, problem, allowed) = match (key, value.to_str()) {
             (Ok(key), Some(text)) => {
                 let value = Node { origin, content: NodeContent::Scalar(text.to_owned(), ScalarForm::Any) };
-                let layer = values.numbers(nested(key.segments(), value), VARIABLE_TABLE, None, "");
+                let number = values.number(value, None, "");
+                let layer = key.segments().iter().rev().fold(number, |inner, segment| {
+                    Value::Dict(Tag::Default, Dict::from([(layer_key(segment), inner)]))
+                });
                 layers = layers.merge(Serialized::defaults(layer));
                 continue;
             }
@@ -155,15 +149,10 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
     (values.merged(&layers), errors)
 }
 
-/// Returns the table that leads to the value at `path`.
-fn nested(path: &[Segment], value: Node) -> Table {
-    let Some((segment, below)) = path.split_first() else { return Table::new() };
-    let key = match segment {
+/// Returns the key of a step in the layers.
+fn layer_key(segment: &Segment) -> String {
+    match segment {
         Segment::Name(name) => name.clone(),
         Segment::Index(place) => place_key(*place),
-    };
-    let origin = value.origin.clone();
-    let node =
-        if below.is_empty() { value } else { Node { origin, content: NodeContent::Table(nested(below, value)) } };
-    Table::from([(key, node)])
+    }
 }

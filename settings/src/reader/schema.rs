@@ -52,18 +52,6 @@ pub enum Shape {
     Variant,
 }
 
-impl Shape {
-    /// Returns whether this is a list of tables with names.
-    pub fn has_names(self) -> bool {
-        matches!(self, Shape::Services | Shape::OptionalNamed)
-    }
-
-    /// Returns whether this is a list that need not be written.
-    pub fn is_optional(self) -> bool {
-        matches!(self, Shape::OptionalList | Shape::OptionalNamed)
-    }
-}
-
 /// One key that a file may hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {

@@ -160,7 +160,7 @@ impl<'a> Section<'a> {
                 let table = |(at, item)| self.element(path.element(at), item, schema);
                 items.iter().enumerate().filter_map(table).collect()
             }
-            None if schema.shape.is_optional() => Vec::new(),
+            None if matches!(schema.shape, Shape::OptionalList | Shape::OptionalNamed) => Vec::new(),
             other => {
                 let problem = other.map_or("is missing".to_owned(), |value| format!("is {}", value.describe()));
                 self.refuse(name, problem, format!("at least one [[{}]]", path.header()));

@@ -51,13 +51,7 @@ impl ScalarForm {
             Kind::DecimalOrPercent(_) if text.ends_with('%') => self == ScalarForm::Text,
             Kind::DecimalOrPercent(_) => matches!(self, ScalarForm::Decimal | ScalarForm::Integer),
             Kind::Size(..) => matches!(self, ScalarForm::Text | ScalarForm::Integer),
-            Kind::Duration(..)
-            | Kind::Choice(_)
-            | Kind::Text(_)
-            | Kind::File(_)
-            | Kind::Addresses(_)
-            | Kind::Secret(_)
-            | Kind::Texts(_) => self == ScalarForm::Text,
+            _ => self == ScalarForm::Text,
         }
     }
 }
