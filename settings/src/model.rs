@@ -285,8 +285,8 @@ impl Service {
     }
 
     fn outputs_of_sources(&self) -> impl Iterator<Item = (&str, &str)> {
-        let named = self.sources.iter().map(|source| (&*source.target, &*source.dead_letter));
-        named.chain(self.patterns.iter().map(|source| (&*source.target, &*source.dead_letter)))
+        let by_pattern = self.patterns.iter().map(|pattern| &pattern.source);
+        self.sources.iter().chain(by_pattern).map(|source| (&*source.target, &*source.dead_letter))
     }
 
     /// Returns the topic for dead letters of this topic that are not sent again.
@@ -397,12 +397,9 @@ impl Source {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcePattern {
     pub pattern: TopicPattern,
-    /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
-    pub client: Option<String>,
-    pub allowed_clients: Option<Vec<String>>,
-    /// The outputs of every topic that matches.
-    pub target: String,
-    pub dead_letter: String,
+    /// The source that each topic makes, but for its name. Without a client, that is the capture `client` of the topic,
+    /// or else its name.
+    pub source: Source,
 }
 
 /// Returns the client to which all records of a topic belong that has this client and allows these: the only one that

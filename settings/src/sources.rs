@@ -6,7 +6,7 @@ use std::time::Duration;
 use watermaster_core::policy::{GroupPolicy, Limit, Mode, Overflow, Policy};
 use watermaster_core::units::Weight;
 
-use crate::model::{ClientFrom, Service, Settings, Source, SourcePattern, sole_client};
+use crate::model::{Service, Settings, Source, SourcePattern};
 use crate::pattern::INTERNAL;
 
 /// The memory of the program itself.
@@ -18,15 +18,8 @@ const MEMORY_BESIDE_BACKLOGS: u64 = 6 * (16 << 20);
 impl SourcePattern {
     fn source(&self, topic: &str) -> Option<Source> {
         let captured = self.pattern.client_of(topic)?;
-        let client = self.client.as_deref().unwrap_or(captured).to_owned();
-        Some(Source {
-            topic: topic.to_owned(),
-            client: Some(client),
-            allowed_clients: self.allowed_clients.clone(),
-            target: self.target.clone(),
-            dead_letter: self.dead_letter.clone(),
-            by_pattern: true,
-        })
+        let client = self.source.client.clone().unwrap_or_else(|| captured.to_owned());
+        Some(Source { topic: topic.to_owned(), client: Some(client), ..self.source.clone() })
     }
 }
 
@@ -85,16 +78,14 @@ impl Service {
 
     /// Returns the topics and patterns of the sources that may have records of several clients.
     fn shared_sources(&self) -> Vec<&str> {
-        let is_shared = |source: &Source| self.sole_client(source).is_none();
-        let shared = self.sources.iter().filter(|source| is_shared(source)).map(|source| source.topic.as_str());
+        let shared = self.sources.iter().filter(|source| self.sole_client(source).is_none());
         // Each topic that matches a pattern has a client.
-        let matches_are_shared = |pattern: &&SourcePattern| {
-            let client = pattern.client.as_deref().unwrap_or_default();
-            !matches!(self.group_from[..], [] | [ClientFrom::Topic])
-                || sole_client(Some(client), pattern.allowed_clients.as_deref(), &self.client_from).is_none()
+        let a_match = |pattern: &SourcePattern| {
+            let client = Some(pattern.source.client.clone().unwrap_or_default());
+            Source { client, ..pattern.source.clone() }
         };
-        let patterns = self.patterns.iter().filter(matches_are_shared);
-        shared.chain(patterns.map(|source| source.pattern.as_str())).collect()
+        let patterns = self.patterns.iter().filter(|pattern| self.sole_client(&a_match(pattern)).is_none());
+        shared.map(|source| &*source.topic).chain(patterns.map(|source| source.pattern.as_str())).collect()
     }
 
     /// Returns the records per second that a client of its own source gets at least, if all other clients flood, too:

@@ -68,11 +68,13 @@ pub fn warn_of_unreachable(section: &Section<'_>, from: &[ClientFrom], sources: 
         }
     }
     // A pattern gives each topic that it will match a client of its own.
-    if from.iter().any(|place| *place != ClientFrom::Topic) || patterns.iter().any(|source| source.client.is_none()) {
+    if from.iter().any(|place| *place != ClientFrom::Topic)
+        || patterns.iter().any(|pattern| pattern.source.client.is_none())
+    {
         return;
     }
-    let of_sources = sources.iter().map(|source| &source.client).chain(patterns.iter().map(|source| &source.client));
-    let of_sources: Vec<&str> = of_sources.filter_map(Option::as_deref).collect();
+    let of_sources = sources.iter().chain(patterns.iter().map(|pattern| &pattern.source));
+    let of_sources: Vec<&str> = of_sources.filter_map(|source| source.client.as_deref()).collect();
     for (name, table) in groups.iter().filter(|(name, _)| !of_sources.contains(name)) {
         let better = match similar(name, of_sources.iter().copied()) {
             Some(near) => format!("[service.group.{near:?}]"),

@@ -251,18 +251,18 @@ fn source(section: &Section<'_>, by_topic: bool, configured: &[&str], of_service
     } else {
         section.optional("client", values::client)
     };
-    let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
-    let [target, dead_letter] = outputs(section, of_service);
-    read_struct!(Source {
-        topic, client, allowed_clients, target, dead_letter,
-        by_pattern: Some(false),
-    })
+    with_other_keys(section, topic, client, false, configured, of_service)
 }
 
-/// Reads the outputs of a source; those that it does not name are the service's.
-fn outputs(section: &Section<'_>, [target, dead_letter]: Outputs) -> Outputs {
-    let of_source = |key, of_service| section.optional(key, values::topic)?.or(of_service);
-    [of_source("target", target), of_source("dead_letter", dead_letter)]
+/// Reads the keys that sources by name and by pattern have. The outputs that a source does not name are the service's.
+fn with_other_keys(
+    section: &Section<'_>, topic: Option<String>, client: Option<Option<String>>, by_pattern: bool,
+    configured: &[&str], [target, dead_letter]: Outputs,
+) -> Option<Source> {
+    let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
+    let output = |key, of_service| section.optional(key, values::topic)?.or(of_service);
+    let (target, dead_letter) = (output("target", target), output("dead_letter", dead_letter));
+    read_struct!(Source { topic, client, allowed_clients, target, dead_letter, by_pattern: Some(by_pattern) })
 }
 
 fn source_pattern(section: &Section<'_>, configured: &[&str], of_service: Outputs) -> Option<SourcePattern> {
@@ -279,11 +279,8 @@ fn source_pattern(section: &Section<'_>, configured: &[&str], of_service: Output
         let problem = "has a group that names no client: the client of each topic is its name, or `client`";
         section.warn("topic_pattern", problem, "(?<client>…), or (?:…) for a group that captures nothing");
     }
-    let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
-    let [target, dead_letter] = outputs(section, of_service);
-    read_struct!(SourcePattern {
-        pattern, client, allowed_clients, target, dead_letter,
-    })
+    let source = with_other_keys(section, Some(String::new()), client, true, configured, of_service);
+    read_struct!(SourcePattern { pattern, source })
 }
 
 /// Reads the clients that may send to a source with this client by its topic.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Config, ConfigErrors, PropertyRules};
-use crate::model::ClientFrom;
+use crate::model::{ClientFrom, sole_client};
 
 const RULES: PropertyRules = PropertyRules { version: String::new, check: |_, _| Ok(()), clients: |_| Ok(()) };
 
