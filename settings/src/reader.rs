@@ -15,7 +15,6 @@ mod json_schema;
 mod key_path;
 mod layers;
 mod names;
-mod read;
 mod schema;
 mod section;
 mod tree;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::read::as_json;
 use super::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape};
+use super::section::as_json;
 
 impl Schema {
     /// Returns the JSON Schema of a file with these keys. A file that satisfies it may still have errors that depend on
