@@ -1,24 +1,26 @@
 //! The engines of a process: one thread for each service.
 
-pub(super) mod brokers;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::engine::{self, Job};
-use crate::services::ServiceHandle;
-use watermaster_kafka::preflight::{self, Report, Severity};
+use crate::services::{STARTING, ServiceHandle};
+use watermaster_kafka::log_limiter::LogLimiter;
+use watermaster_kafka::preflight::{self, ConnectError, Report, Severity, Unreachable};
 use watermaster_settings::Settings;
 
 /// The interval at which the shutdown flag, or the end of the engines, is looked for.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest wait for a broker during a reload; a new service then waits by itself.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest wait for one answer about the topics and, with `--fail-fast`, for the first answer.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The engines, running or ended.
 #[derive(Debug)]
@@ -121,7 +123,7 @@ impl Fleet {
 
 /// Runs the engine until it ends. Returns whether it ended without an error.
 fn operate(settings: Settings, handle: ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool) -> bool {
-    let wait = || brokers::check(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
+    let wait = || wait_for_brokers(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
     let facts = match report.map_or_else(wait, Ok) {
         _ if handle.is_stopped() => return true,
         Ok(report) => report,
@@ -145,6 +147,25 @@ fn operate(settings: Settings, handle: ServiceHandle, report: Option<Report>, ac
         handle,
     };
     engine::run(job).is_ok()
+}
+
+/// Checks the topics once a broker answers: the services wait for as long as that takes, unless `keeps_waiting` returns
+/// false.
+pub(super) fn wait_for_brokers(
+    settings: &Settings, handles: &[ServiceHandle], keeps_waiting: impl Fn(&Unreachable) -> bool,
+) -> Result<Report, ConnectError> {
+    let mut log_limiter = LogLimiter::default();
+    let report = preflight::check_patiently(settings, ANSWER_TIMEOUT, |unreachable| {
+        for handle in handles {
+            // Another start of the process would bring no broker back.
+            handle.heartbeat.beat(Instant::now());
+            handle.cell.show_trouble(format!("no broker can be reached: {}", unreachable.last_error));
+        }
+        log_limiter.warn("unreachable", |_| warn!("{unreachable}; waiting for the brokers"));
+        keeps_waiting(unreachable)
+    });
+    handles.iter().for_each(|handle| handle.cell.show_trouble(STARTING.to_owned()));
+    report
 }
 
 fn mark_not_started(handle: &ServiceHandle, why: String) {

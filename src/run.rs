@@ -19,8 +19,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use tracing::{error, info, warn};
 
-use crate::fleet::brokers::{self, ANSWER_TIMEOUT};
-use crate::fleet::{CHECK_INTERVAL, Fleet};
+use crate::fleet::{ANSWER_TIMEOUT, CHECK_INTERVAL, Fleet, wait_for_brokers};
 use crate::{reload::Configuration, services::ServiceHandle};
 pub use http::HttpError;
 use http::HttpServer;
@@ -143,7 +142,7 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Ending {
     let fail_fast = options.fail_fast;
     let check = {
         let (settings, handles) = (settings.clone(), parts.handles.clone());
-        move || brokers::check(&settings, &handles, |unreachable| !fail_fast || unreachable.waited < ANSWER_TIMEOUT)
+        move || wait_for_brokers(&settings, &handles, |unreachable| !fail_fast || unreachable.waited < ANSWER_TIMEOUT)
     };
     // A program that stops meanwhile does not wait for the check.
     let report = tokio::select! {

@@ -12,7 +12,6 @@ mod effective;
 mod groups;
 mod kafka;
 mod pace;
-mod registry;
 mod rule;
 mod schema;
 mod service;

@@ -1,7 +1,7 @@
 //! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
 //! against it.
 
-use strum::VariantNames;
+use strum::{IntoStaticStr, VariantNames};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::group::driver::OpenedSeat;
@@ -16,11 +16,36 @@ use crate::clock;
 use crate::rules::RULE_STATES;
 use crate::snapshot::{PAUSE_REASONS, RESYNCED, RoundOutcome};
 
-mod kind;
 mod samples;
 
-pub use kind::{MetricKind, Unit};
 use samples::{age, past_changes, put_delays, put_groups, put_pace};
+
+/// The kind of a metric, named as in a `# TYPE` line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum MetricKind {
+    /// Never decreases while the process lives.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Cumulative buckets, a sum and a count.
+    Histogram,
+}
+
+/// The unit of a metric's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Whole records; capacity is counted in them too.
+    Records,
+    Seconds,
+    Bytes,
+    /// From 0 to 1.
+    Ratio,
+    /// Either 0 or 1.
+    Bool,
+    /// A number of the things that the name tells.
+    Count,
+}
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]

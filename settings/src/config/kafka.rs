@@ -1,4 +1,4 @@
-//! The sections `kafka` and `admin`.
+//! The sections `kafka`, with the schema registry, and `admin`.
 
 use std::path::{Path, PathBuf};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
@@ -7,10 +7,10 @@ use humantime::format_duration;
 use serde_json::json;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
-use super::{PropertyRefused, PropertyRules, registry, values};
-use crate::model::{Admin, AdminToken, GroupProtocol, Kafka, Role};
+use super::{PropertyRefused, PropertyRules, values};
+use crate::model::{Admin, AdminToken, ClientFrom, GroupProtocol, Kafka, RegistryLogin, Role, SchemaRegistry};
 use crate::reader::{Section, ValueError, because, similar};
-use crate::secrets::{Secrets, without_line_end};
+use crate::secrets::{Password, Secrets, without_line_end};
 use crate::{properties, read_struct, tls::TlsIdentity, token::Token, token::TokenFile};
 
 /// The most that `min_commit_interval` is by default.
@@ -33,7 +33,7 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
         properties: Some(properties),
         secrets: Some(Secrets::new(secrets)),
         property_files: Some(property_files),
-        schema_registry: registry::schema_registry(&section.table("schema_registry")),
+        schema_registry: schema_registry(&section.table("schema_registry")),
     })
 }
 
@@ -168,6 +168,52 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
             let allowed = format!("{allowed}{hint}");
             section.refuse(name, format!("is refused by librdkafka: {error}"), allowed);
         }
+    }
+}
+
+/// Reads `[kafka.schema_registry]`. The outer `None` says that a key is wrong.
+fn schema_registry(section: &Section<'_>) -> Option<Option<SchemaRegistry>> {
+    let url = section.optional("url", values::registry_url);
+    let login = login(section);
+    let ca_file = section.optional("ca_file", readable);
+    let Some(url) = url? else {
+        if ["username", "password", "password_file", "ca_file"].iter().any(|key| section.is_set(key)) {
+            section.refuse("url", "is missing", "http://HOST:PORT or https://HOST, with or without a path");
+        }
+        return Some(None);
+    };
+    Some(Some(SchemaRegistry { url, login: login?, ca_file: ca_file? }))
+}
+
+fn login(section: &Section<'_>) -> Option<Option<RegistryLogin>> {
+    let username = section.optional("username", values::registry_user)?;
+    let text = section.optional("password", |text| Ok::<_, ValueError>(Password::Text(text.to_owned())))?;
+    let file = section.optional("password_file", |path| readable(path).map(Password::File))?;
+    match (username, text, file) {
+        (None, None, None) => return Some(None),
+        (Some(username), Some(password), None) | (Some(username), None, Some(password)) => {
+            return Some(Some(RegistryLogin { username, password }));
+        }
+        (None, ..) => section.refuse("username", "is missing beside a password", "a text without a colon"),
+        (Some(_), None, None) => section.refuse("password", "is missing beside username", "password or password_file"),
+        (Some(_), Some(_), Some(_)) => section.refuse("password_file", "stands beside password", "one of the two"),
+    }
+    None
+}
+
+fn readable(path: &str) -> Result<PathBuf, ValueError> {
+    std::fs::read_to_string(path).map(|_| PathBuf::from(path)).map_err(because)
+}
+
+/// Refuses places that need a registry if there is none.
+pub fn check_places(section: &Section<'_>, key: &str, places: &[ClientFrom], kafka: &Section<'_>) {
+    let place = places.iter().find_map(|place| match place {
+        ClientFrom::Schema(format, path) => Some(format!("\"{format}:/{}\"", path.join("/"))),
+        _ => None,
+    });
+    if let Some(place) = place.filter(|_| !kafka.table("schema_registry").is_set("url")) {
+        let problem = format!("has {place}, and there is no kafka.schema_registry.url");
+        section.refuse(key, problem, "the URL of a schema registry there");
     }
 }
 

@@ -6,7 +6,7 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
-use super::{groups, kafka, pace, registry, rule, values};
+use super::{groups, kafka, pace, rule, values};
 use crate::model::{ClientFrom, Service, Source, SourcePattern};
 use crate::pattern::TopicPattern;
 use crate::read_struct;
@@ -24,10 +24,10 @@ pub(super) const MAX_COMPARED_CLIENTS: usize = 1_000;
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let client_from = section.list("client_from", values::client_from).flatten();
     warn_of_names_like_patterns(section, client_from.as_deref().unwrap_or_default());
-    registry::check_places(section, "client_from", client_from.as_deref().unwrap_or_default(), kafka);
+    kafka::check_places(section, "client_from", client_from.as_deref().unwrap_or_default(), kafka);
     let group_from = section.list("group_from", values::client_from);
     let group_places = group_from.as_ref().and_then(Option::as_deref).unwrap_or_default();
-    registry::check_places(section, "group_from", group_places, kafka);
+    kafka::check_places(section, "group_from", group_places, kafka);
     let by_topic = [client_from.as_deref().unwrap_or_default(), group_places].concat().contains(&ClientFrom::Topic);
     let tables = section.tables("source");
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
