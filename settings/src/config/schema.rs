@@ -55,15 +55,17 @@ const OTHER_VARIABLES: &[&str] = &[
 const FORMER_KEYS: &[(&str, &str)] =
     &[("group_lease", "nothing: no lease is needed any more (group_ahead_time and group_silence have good defaults)")];
 
-const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(86_400);
+/// Times in milliseconds.
+const SECOND: u64 = 1_000;
+const DAY: u64 = 86_400 * SECOND;
 /// Allows two of the longest cycles.
-const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 86_400);
+const MAX_IDLE_TIMEOUT: u64 = 30 * DAY;
 /// Kafka's usual retention: a record that waits longer is lost at its source.
-const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
+const MAX_DELAY: u64 = 7 * DAY;
 
-const fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
+/// Returns the kind of a duration from `min` to `max` milliseconds.
+const fn millis(min: u64, max: u64) -> Kind {
+    Kind::Duration(Duration::from_millis(min), Duration::from_millis(max))
 }
 
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
@@ -73,6 +75,12 @@ const TOKEN_FILE: Kind = Kind::File(
     "the path of a file that can be read, that not every user may write, with a token of at least 16 characters and at \
      most 4096 bytes",
 );
+const SERVERS: Kind = Addresses("host:port of one or more brokers, separated by commas");
+const INSTANCE_ID: Kind =
+    Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"seat.\" at the beginning");
+const LISTEN: Kind = Kind::Text("an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\"");
+const CLIENT_ID: Kind = Kind::Text("a client id of 1 to 128 bytes");
+const CLIENT_IDS: Kind = Texts("a list of one or more client ids of 1 to 128 bytes, in which * stands for any text");
 const CONSUMER_GROUP: Kind = Kind::Text("the id of a consumer group, 1 to 255 bytes");
 const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
@@ -127,25 +135,13 @@ pub static RULE_SCHEMA: Schema = Schema {
 };
 
 const KAFKA: &[Key] = &[
-    key(
-        "bootstrap_servers",
-        Addresses("host:port of one or more brokers, separated by commas"),
-        Text("localhost:9092"),
-    ),
+    key("bootstrap_servers", SERVERS, Text("localhost:9092")),
     key("group_id", Kind::Text("1 to 100 letters, digits, dots, dashes or underscores"), Text("watermaster")),
-    key(
-        "instance_id",
-        Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"seat.\" at the beginning"),
-        Derived("the host's name"),
-    ),
+    key("instance_id", INSTANCE_ID, Derived("the host's name")),
     key("delivery", Choice(Delivery::VARIANTS), Text("exactly_once")),
     key("group_protocol", Choice(GroupProtocol::VARIANTS), Text("classic")),
-    key(
-        "min_commit_interval",
-        Kind::Duration(millis(1), millis(10_000)),
-        Derived("the smaller of 20ms and commit_interval"),
-    ),
-    key("commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
+    key("min_commit_interval", millis(1, 10_000), Derived("the smaller of 20ms and commit_interval")),
+    key("commit_interval", millis(1, 10_000), Text("100ms")),
     key("start_from", Choice(StartFrom::VARIANTS), Text("earliest")),
     key("on_foreign_offset", Choice(OnForeignOffset::VARIANTS), Text("stop")),
     key("on_data_loss", Choice(OnDataLoss::VARIANTS), Text("stop")),
@@ -161,11 +157,7 @@ const SCHEMA_REGISTRY: &[Key] = &[
 ];
 
 const ADMIN: &[Key] = &[
-    key(
-        "listen",
-        Kind::Text("an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\""),
-        Text("127.0.0.1:9464"),
-    ),
+    key("listen", LISTEN, Text("127.0.0.1:9464")),
     reloaded_key("token_file", TOKEN_FILE, Unset),
     reloaded_key("metrics_token", Flag, Text("false")),
     key("tls_cert", Kind::File("the path of a file with certificates in PEM, the server's first"), Unset),
@@ -195,7 +187,7 @@ const SERVICE: &[Key] = &[
     reloaded_key("capacity", Count(1, MAX_CAPACITY), Required),
     reloaded_key("capacity_min", Count(1, MAX_CAPACITY), Unset),
     reloaded_key("capacity_max", Count(1, MAX_CAPACITY), Unset),
-    reloaded_key("cycle", Kind::Duration(millis(100), DAY), Text("10s")),
+    reloaded_key("cycle", millis(100, DAY), Text("10s")),
     reloaded_key("reservation", RATIO, Text("0.1")),
     reloaded_key("lending", Choice(Lending::VARIANTS), Text("proportional")),
     reloaded_key("mode", Choice(Mode::VARIANTS), Text("shape")),
@@ -204,12 +196,8 @@ const SERVICE: &[Key] = &[
     reloaded_key("catch_up", Choice(CatchUp::VARIANTS), Text("delay")),
     key("scope", Choice(Scope::VARIANTS), Text("group")),
     key("control_topic", TOPIC, Derived("<group_id>.<service>.seats")),
-    key(
-        "group_ahead_time",
-        Kind::Duration(SECOND, millis(600_000)),
-        Derived("three cycles, at least 3s and at most 30s"),
-    ),
-    key("group_silence", Kind::Duration(SECOND, millis(600_000)), Text("6s")),
+    key("group_ahead_time", millis(SECOND, 600_000), Derived("three cycles, at least 3s and at most 30s")),
+    key("group_silence", millis(SECOND, 600_000), Text("6s")),
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
     key("client_from", PLACES, Text("header:client-id, topic")),
     key("group_from", PLACES, Unset),
@@ -222,21 +210,13 @@ const SERVICE: &[Key] = &[
     key("redrive_key_file", TOKEN_FILE, Unset),
     reloaded_key("max_clients", Count(1, MAX_CLIENTS as u64), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
-    reloaded_key(
-        "client_idle_timeout",
-        Kind::Duration(SECOND, MAX_IDLE_TIMEOUT),
-        Derived("the larger of 10m and two cycles"),
-    ),
+    reloaded_key("client_idle_timeout", millis(SECOND, MAX_IDLE_TIMEOUT), Derived("the larger of 10m and two cycles")),
 ];
 
 const SHAPE: &[Key] = &[
     reloaded_key("queue_capacity", Count(1, 1_000_000_000), Text("10000")),
     reloaded_key("queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
-    reloaded_key(
-        "max_delay",
-        Kind::Duration(millis(1), MAX_DELAY),
-        Derived("no limit in mode shape, 60s in mode reject"),
-    ),
+    reloaded_key("max_delay", millis(1, MAX_DELAY), Derived("no limit in mode shape, 60s in mode reject")),
     reloaded_key("overflow", Choice(Overflow::VARIANTS), Text("auto")),
     reloaded_key("burst", RATIO, Text("0.01")),
 ];
@@ -246,26 +226,19 @@ const PACE: &[Key] = &[
     reloaded_key("control", Choice(Control::VARIANTS), Text("observe")),
     reloaded_key("floor", Count(1, MAX_CAPACITY), Derived("a tenth of the capacity, or capacity_min if that is more")),
     reloaded_key("ceiling", Count(1, MAX_CAPACITY), Unset),
-    reloaded_key("max_behind", Kind::Duration(millis(100), millis(3_600_000)), Text("2s")),
-    reloaded_key("interval", Kind::Duration(SECOND, millis(300_000)), Text("5s")),
-    reloaded_key("poll", Kind::Duration(millis(100), millis(10_000)), Text("500ms")),
-    reloaded_key("signal_timeout", Kind::Duration(SECOND, DAY), Text("5m")),
+    reloaded_key("max_behind", millis(100, 3_600_000), Text("2s")),
+    reloaded_key("interval", millis(SECOND, 300_000), Text("5s")),
+    reloaded_key("poll", millis(100, 10_000), Text("500ms")),
+    reloaded_key("signal_timeout", millis(SECOND, DAY), Text("5m")),
 ];
 
 const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Unset)];
 
-const GROUP: &[Key] = &[
-    reloaded_key("weight", WEIGHT, Unset),
-    reloaded_key(
-        "clients",
-        Texts("a list of one or more client ids of 1 to 128 bytes, in which * stands for any text"),
-        Unset,
-    ),
-];
+const GROUP: &[Key] = &[reloaded_key("weight", WEIGHT, Unset), reloaded_key("clients", CLIENT_IDS, Unset)];
 
 const LIMIT: &[Key] = &[
     reloaded_key("rate", Count(1, u32::MAX as u64), Required),
-    reloaded_key("per", Kind::Duration(millis(1), DAY), Text("1s")),
+    reloaded_key("per", millis(1, DAY), Text("1s")),
     reloaded_key("burst", Count(1, u32::MAX as u64), Derived("the value of rate")),
 ];
 
@@ -286,7 +259,7 @@ const RULE: &[Key] = &[
     reloaded_key("disabled", Flag, Text("false")),
     reloaded_key("note", Kind::Text("a text of at most 256 bytes"), Unset),
     reloaded_key("weight", WEIGHT, Unset),
-    reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Unset),
+    reloaded_key("max_delay", millis(1, MAX_DELAY), Unset),
     reloaded_key("hold", Flag, Unset),
     reloaded_key("expire_before", MOMENT, Unset),
     reloaded_key("group", Kind::Text("the name of a group, or \"\" for the unlisted clients"), Unset),
@@ -298,11 +271,7 @@ const RULE: &[Key] = &[
 const SOURCE: &[Key] = &[
     reloaded_key("topic", TOPIC, Unset),
     reloaded_key("topic_pattern", Kind::Text("a regular expression for whole names of topics"), Unset),
-    reloaded_key(
-        "client",
-        Kind::Text("a client id of 1 to 128 bytes"),
-        Derived("the capture (?<client>…) of topic_pattern, or the topic's name"),
-    ),
+    reloaded_key("client", CLIENT_ID, Derived("the capture (?<client>…) of topic_pattern, or the topic's name")),
     reloaded_key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
     key("target", TOPIC, Unset),
     key("dead_letter", TOPIC, Unset),
