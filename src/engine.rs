@@ -157,7 +157,7 @@ impl EngineState {
         policy.take_run_time(job.handle.rules.to_take());
         let mut throttle = Throttle::new(policy.look(clock::wall_ms()), now);
         // Nothing is admitted before the open records were counted.
-        throttle.handle_open_room(job.handle.open.max().map(|_| OpenRoom { admitted: 0, records: 0 }));
+        throttle.handle_open_room(job.handle.open.get().max.map(|_| OpenRoom { admitted: 0, records: 0 }));
         Ok(EngineState {
             group: GroupMember::join(job, &policy, throttle.policy(), &clock)?,
             policy,
@@ -281,7 +281,7 @@ impl<'c> Engine<'c> {
         self.reporter.status.brokers_down = false;
         self.rounds.round.drop_orphans(self.throttle);
         // The admissions of the round that was given up never arrive, so no count has to wait for them.
-        self.job.handle.open.set_delivered(self.throttle.admitted());
+        self.job.handle.open.lock().delivered = self.throttle.admitted();
     }
 
     /// Takes all partitions for lost to other members of the group.

@@ -1,7 +1,7 @@
 //! The engines of a process: one thread for each service.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 
 use crate::engine::{self, Job};
 use crate::services::{STARTING, ServiceHandle};
+use crate::shared::Shared;
 use watermaster_kafka::log_limiter::LogLimiter;
 use watermaster_kafka::preflight::{self, ConnectError, Report, Severity, Unreachable};
 use watermaster_settings::Settings;
@@ -27,7 +28,7 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Fleet {
     /// Set when the program begins to stop.
     stop: Arc<AtomicBool>,
-    threads: Mutex<Vec<EngineThread>>,
+    threads: Shared<Vec<EngineThread>>,
 }
 
 /// The thread of an engine. It returns whether the engine ended without an error.
@@ -51,11 +52,7 @@ impl EngineThread {
 
 impl Fleet {
     pub(super) fn new(stop: &Arc<AtomicBool>) -> Fleet {
-        Fleet { stop: Arc::clone(stop), threads: Mutex::default() }
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<EngineThread>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+        Fleet { stop: Arc::clone(stop), threads: Shared::default() }
     }
 
     /// Starts the engine of each service that a reload has not removed meanwhile.
@@ -77,7 +74,7 @@ impl Fleet {
     pub(super) fn launch(
         &self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>, accept_foreign_offsets: bool,
     ) {
-        let mut threads = self.threads();
+        let mut threads = self.threads.lock();
         let (name, settings, launched) = (&handle.name, settings.clone(), handle.clone());
         // A service may come back while its former engine still leaves.
         let former = threads.iter().position(|thread| thread.handle.name == *name).map(|at| threads.swap_remove(at));
@@ -95,7 +92,7 @@ impl Fleet {
 
     /// Reports whether every engine has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.threads().iter().all(EngineThread::has_ended)
+        self.threads.lock().iter().all(EngineThread::has_ended)
     }
 
     /// Waits until all engines have ended and returns the number of those that failed.
@@ -110,7 +107,7 @@ impl Fleet {
 
     /// Returns all engines once all have ended. Before, tells them if the program has begun to stop.
     fn take_ended(&self) -> Option<Vec<EngineThread>> {
-        let mut threads = self.threads();
+        let mut threads = self.threads.lock();
         if threads.iter().all(EngineThread::has_ended) {
             return Some(std::mem::take(&mut *threads));
         }

@@ -11,6 +11,7 @@ pub mod reload;
 pub mod rules;
 pub mod run;
 pub mod services;
+pub mod shared;
 pub mod snapshot;
 pub mod telemetry;
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod changes;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 use crate::clock;
 use crate::fleet::Fleet;
 use crate::services::{Change, ServiceHandle, Services};
+use crate::shared::Shared;
 use changes::{described, log, next_cycle};
 use watermaster_api::{PastChange, ReloadView};
 use watermaster_kafka::preflight::{Finding, Report, Severity};
@@ -32,8 +33,8 @@ pub struct Configuration {
     /// `None` where nothing runs.
     engines: Option<Arc<Fleet>>,
     /// Held during a reload, which may ask the brokers.
-    reloading: Mutex<()>,
-    state: Mutex<ReloadState>,
+    reloading: Shared<()>,
+    state: Shared<ReloadState>,
 }
 
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl Configuration {
         let hash = config.effective.hash();
         let last = LastReload::at_start();
         let state = ReloadState { config, hash, last, names: None, answer: vec![], past: VecDeque::new() };
-        Configuration { paths, services, engines: None, reloading: Mutex::default(), state: Mutex::new(state) }
+        Configuration { paths, services, engines: None, reloading: Shared::default(), state: Shared::new(state) }
     }
 
     /// Returns the configuration with engines, which a reload starts and stops.
@@ -102,7 +103,7 @@ impl Configuration {
     /// Returns the effective configuration without secrets, each value perhaps beside the place where it is written,
     /// and its hash.
     pub fn shown(&self, with_origins: bool) -> (Value, String) {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let effective = &state.config.effective;
         let config = if with_origins { effective.to_json_with_origins() } else { effective.to_json() };
         (config, state.hash.clone())
@@ -110,23 +111,23 @@ impl Configuration {
 
     /// Returns the result of the last attempt.
     pub fn last(&self) -> LastReload {
-        lock(&self.state).last
+        self.state.lock().last
     }
 
     /// Returns the hash of the configuration in force.
     pub fn hash(&self) -> String {
-        lock(&self.state).hash.clone()
+        self.state.lock().hash.clone()
     }
 
     /// Returns the last changes, the newest first.
     pub fn past_changes(&self) -> Vec<PastChange> {
-        lock(&self.state).past.iter().cloned().collect()
+        self.state.lock().past.iter().cloned().collect()
     }
 
     /// Returns the services with the sources that their patterns match now, and the handle of each.
     pub fn running(&self) -> Vec<(Service, ServiceHandle)> {
         let services = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             state.config.settings.with_matches(state.names.as_deref().unwrap_or_default()).services
         };
         let handles = self.services.all();
@@ -154,31 +155,31 @@ impl Configuration {
     /// # Errors
     /// As a reload.
     pub fn dry_run(&self) -> Option<Result<ReloadView, ConfigErrors>> {
-        let _one_at_a_time = lock(&self.reloading);
-        let before = lock(&self.state).config.clone();
+        let _one_at_a_time = self.reloading.lock();
+        let before = self.state.lock().config.clone();
         let candidate = self.paths.as_deref().map(|paths| self.candidate(paths, &before, true))?;
         Some(candidate.map(|candidate| candidate.view))
     }
 
     /// Returns the files that the configuration in force names.
     pub fn named_files(&self) -> Vec<NamedFile> {
-        lock(&self.state).config.files.clone()
+        self.state.lock().config.files.clone()
     }
 
     /// Returns the settings of the HTTP side in force. Its tokens and its certificate are those that were read last.
     pub fn admin(&self) -> Admin {
-        lock(&self.state).config.settings.admin.clone()
+        self.state.lock().config.settings.admin.clone()
     }
 
     /// Reports whether the sources of any service depend on the topics of the cluster.
     pub fn has_patterns(&self) -> bool {
-        lock(&self.state).config.settings.has_patterns()
+        self.state.lock().config.settings.has_patterns()
     }
 
     /// Takes over the names of all topics of the cluster: engines with patterns get the sources that match.
     pub fn discovered(&self, answer: Vec<String>) {
-        let _one_at_a_time = lock(&self.reloading);
-        let mut state = lock(&self.state);
+        let _one_at_a_time = self.reloading.lock();
+        let mut state = self.state.lock();
         let names = state.names_after(answer);
         if state.names.as_ref() == Some(&names) {
             return;
@@ -207,10 +208,10 @@ impl Configuration {
     }
 
     fn reload_from(&self, paths: &[PathBuf], by: &str) -> Result<ReloadView, ConfigErrors> {
-        let _one_at_a_time = lock(&self.reloading);
-        let before = lock(&self.state).config.clone();
+        let _one_at_a_time = self.reloading.lock();
+        let before = self.state.lock().config.clone();
         let accepted = self.candidate(paths, &before, false);
-        lock(&self.state).last.successful = accepted.is_ok();
+        self.state.lock().last.successful = accepted.is_ok();
         let Candidate { mut config, mut report, needs_clients, view } = accepted.inspect_err(|errors| {
             error!(by, "the new configuration is refused, the one in force stays: {errors}");
         })?;
@@ -219,7 +220,7 @@ impl Configuration {
         }
         keep_shared(&before.settings, &mut config.settings, needs_clients);
         if let Some(told) = report.as_mut().and_then(|report| report.names.as_mut()) {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if !before.settings.has_patterns() {
                 // The brokers were not asked meanwhile: the former answer is old.
                 state.answer.clear();
@@ -227,11 +228,11 @@ impl Configuration {
             *told = state.names_after(told.clone());
         }
         let told = report.as_ref().and_then(|report| report.names.clone());
-        let names = told.or_else(|| lock(&self.state).names.clone());
+        let names = told.or_else(|| self.state.lock().names.clone());
         self.apply(&before.settings, &config.settings, &report, names.as_deref());
         view.changes.iter().for_each(|change| log(change, by));
         info!(configuration = view.hash, changes = view.changes.len(), by, "the configuration is reloaded");
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         for change in &view.changes {
             state.past.push_front(PastChange { at: at.clone(), by: by.to_owned(), change: change.clone() });
@@ -280,7 +281,7 @@ impl Configuration {
                 let has_other_policy = was.is_none_or(has_other_policy);
                 let capacity = if has_other_policy { handle.pace.change(service) } else { None };
                 let policy = has_other_policy.then(|| service.policy.clone());
-                handle.open.set_max(service.max_open);
+                handle.open.lock().max = service.max_open;
                 handle.rules.set_max_capacity(service.rules_max_capacity);
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.
@@ -368,8 +369,4 @@ fn concerned<'a>(config: &'a Config, finding: &Finding) -> Option<&'a Entry> {
     let of_service = || at.and_then(|_| entries.find(|entry| entry.key.to_string().ends_with(".name")));
     let servers = || config.effective.iter().find(|entry| entry.key.to_string() == "kafka.bootstrap_servers");
     of_topic.or_else(of_service).or_else(servers)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -14,6 +14,8 @@ use watermaster_core::rules::log::record::{RuleChange, RuleVersion, VERSION};
 use watermaster_core::rules::log::{WriteOutcome, WriteRefusal, WriteRequest};
 use watermaster_core::rules::{Rule, Rules};
 use watermaster_settings::config::rule_of_json;
+
+use crate::shared::Shared;
 
 /// JSON's numbers and those of Prometheus hold every whole number below this bound.
 const SUM_MODULUS: u64 = 1 << 53;
@@ -163,10 +165,10 @@ pub enum RulesOrder {
 /// The place where the thread, the API and the engine of a service meet.
 #[derive(Debug)]
 pub struct RulesCell {
-    known: Mutex<KnownRules>,
-    orders: Mutex<SyncSender<RulesOrder>>,
+    known: Shared<KnownRules>,
+    orders: Shared<SyncSender<RulesOrder>>,
     /// The other end, until a thread takes it.
-    taken: Mutex<Option<Receiver<RulesOrder>>>,
+    taken: Shared<Option<Receiver<RulesOrder>>>,
     /// The largest capacity that a rule may set, which a reload changes.
     max_capacity: AtomicU64,
     /// The engine starts with the rules of the file, before those of run time are known.
@@ -178,9 +180,9 @@ impl Default for RulesCell {
     fn default() -> RulesCell {
         let (orders, taken) = mpsc::sync_channel(MAX_ORDERS);
         RulesCell {
-            known: Mutex::default(),
-            orders: Mutex::new(orders),
-            taken: Mutex::new(Some(taken)),
+            known: Shared::default(),
+            orders: Shared::new(orders),
+            taken: Shared::new(Some(taken)),
             max_capacity: AtomicU64::new(0),
             starts_without: AtomicBool::new(false),
             began: Instant::now(),
@@ -190,12 +192,12 @@ impl Default for RulesCell {
 
 impl RulesCell {
     pub fn known(&self) -> MutexGuard<'_, KnownRules> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Sends an order to the thread. Returns false if too many wait.
     pub fn order(&self, order: RulesOrder) -> bool {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner).try_send(order).is_ok()
+        self.orders.lock().try_send(order).is_ok()
     }
 
     /// The time since the topic was last read, or since the cell was made if it never was.
@@ -224,10 +226,10 @@ impl RulesCell {
 
     /// Takes the end at which orders arrive. The former thread's is replaced.
     pub fn receiver(&self) -> Receiver<RulesOrder> {
-        let waiting = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waiting = self.taken.lock().take();
         waiting.unwrap_or_else(|| {
             let (orders, taken) = mpsc::sync_channel(MAX_ORDERS);
-            *self.orders.lock().unwrap_or_else(PoisonError::into_inner) = orders;
+            self.orders.set(orders);
             taken
         })
     }

@@ -1,8 +1,8 @@
 //! The services of the process, which come and go by reload, and the way to the engine of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use watermaster_settings::{PaceSettings, Service, Source};
 
 use crate::heartbeat::Heartbeat;
 use crate::rules::{RulesCell, RulesToTake};
+use crate::shared::Shared;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
 
 /// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
@@ -50,7 +51,7 @@ pub struct Change {
 
 /// The place where an engine finds its next change.
 #[derive(Debug, Default)]
-pub struct Inbox(Mutex<InboxState>);
+pub struct Inbox(Shared<InboxState>);
 
 #[derive(Debug, Default)]
 struct InboxState {
@@ -62,7 +63,7 @@ struct InboxState {
 impl Inbox {
     /// Leaves a change, over a former change that was not taken yet.
     pub fn leave(&self, change: Change) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.left += 1;
         let number = state.left;
         let waiting = state.waiting.get_or_insert_default();
@@ -82,48 +83,40 @@ impl Inbox {
 
     /// Takes the change that was left, if any.
     pub fn take(&self) -> Option<Change> {
-        self.lock().waiting.take()
+        self.0.lock().waiting.take()
     }
 
     /// Returns the topics of the sources that wait to be taken over, if any do.
     pub fn waiting_topics(&self) -> Option<BTreeSet<String>> {
-        let state = self.lock();
+        let state = self.0.lock();
         let sources = state.waiting.as_ref()?.sources.as_ref()?;
         Some(sources.iter().map(|source| source.topic.clone()).collect())
     }
 
     /// Returns whether a change waits after which another consumer reads.
     pub fn reads_anew(&self) -> bool {
-        self.lock().waiting.as_ref().is_some_and(|waiting| waiting.read_anew)
+        self.0.lock().waiting.as_ref().is_some_and(|waiting| waiting.read_anew)
     }
 
     /// Returns the number of changes that were left.
     fn left(&self) -> u64 {
-        self.lock().left
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InboxState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().left
     }
 }
 
 /// The search for the capacity of one service: its settings, and its limit if the service has it.
 #[derive(Debug, Default)]
-pub struct PaceCell(Mutex<(Option<PaceSettings>, Option<u64>)>);
+pub struct PaceCell(Shared<(Option<PaceSettings>, Option<u64>)>);
 
 impl PaceCell {
-    fn lock(&self) -> MutexGuard<'_, (Option<PaceSettings>, Option<u64>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn settings(&self) -> Option<PaceSettings> {
-        self.lock().0.clone()
+        self.0.lock().0.clone()
     }
 
     /// Sets the limit that the service has now, `None` for the configured capacity, and does `tell` before other
     /// settings can come. Does nothing if the search has other settings by now.
     pub fn set_limit(&self, settings: &PaceSettings, limit: Option<u64>, tell: impl FnOnce()) {
-        let mut cell = self.lock();
+        let mut cell = self.0.lock();
         if cell.0.as_ref() == Some(settings) {
             cell.1 = limit;
             tell();
@@ -132,18 +125,18 @@ impl PaceCell {
 
     /// Notes that nothing searches any more.
     pub fn forget_limit(&self) {
-        self.lock().1 = None;
+        self.0.lock().1 = None;
     }
 
     /// The limit that the service has now; `None` for the configured capacity.
     pub fn limit(&self) -> Option<u64> {
-        self.lock().1
+        self.0.lock().1
     }
 
     /// Takes over the settings of a service that is configured anew. Returns the limit in force, if the service follows
     /// the search.
     pub fn change(&self, service: &Service) -> Option<u64> {
-        let mut cell = self.lock();
+        let mut cell = self.0.lock();
         cell.0 = service.pace.clone();
         let pace = service.pace.as_ref().filter(|pace| pace.applies())?;
         cell.1.map(|limit| limit.clamp(pace.params.floor, pace.params.ceiling))
@@ -151,48 +144,14 @@ impl PaceCell {
 }
 
 /// The open records of one service: those that were admitted, and that its consumer group has not committed.
-#[derive(Debug, Default)]
-pub struct OpenCell {
-    /// The most that the service may have; 0 for no bound.
-    max: AtomicU64,
-    /// The admissions of this instance that have arrived in the target.
-    delivered: AtomicU64,
-    /// The number that was counted last.
-    counted: Mutex<Option<u64>>,
-}
-
-impl OpenCell {
-    fn new(service: &Service) -> OpenCell {
-        let cell = OpenCell::default();
-        cell.set_max(service.max_open);
-        cell
-    }
-
-    pub fn set_max(&self, max: Option<u64>) {
-        self.max.store(max.unwrap_or(0), Ordering::Relaxed);
-    }
-
-    pub fn max(&self) -> Option<u64> {
-        Some(self.max.load(Ordering::Relaxed)).filter(|max| *max > 0)
-    }
-
-    /// Notes that so many admissions have arrived. A count of open records that begins later contains them.
-    pub fn set_delivered(&self, admitted: u64) {
-        self.delivered.store(admitted, Ordering::Release);
-    }
-
-    pub fn delivered(&self) -> u64 {
-        self.delivered.load(Ordering::Acquire)
-    }
-
-    /// Sets the number of open records; `None` while it is unknown.
-    pub fn set_counted(&self, open: Option<u64>) {
-        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = open;
-    }
-
-    pub fn counted(&self) -> Option<u64> {
-        *self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenRecords {
+    /// The most that the service may have, if they are bounded.
+    pub max: Option<u64>,
+    /// The admissions of this instance that have arrived in the target. A count that begins later contains them.
+    pub delivered: u64,
+    /// The number that was counted last; `None` while it is unknown.
+    pub counted: Option<u64>,
 }
 
 /// The parts of one service's engine that others use.
@@ -203,7 +162,7 @@ pub struct ServiceHandle {
     pub heartbeat: Arc<Heartbeat>,
     pub inbox: Arc<Inbox>,
     pub pace: Arc<PaceCell>,
-    pub open: Arc<OpenCell>,
+    pub open: Arc<Shared<OpenRecords>>,
     pub rules: Arc<RulesCell>,
     /// Set when the engine is to finish its round and leave.
     pub stop: Arc<AtomicBool>,
@@ -227,8 +186,8 @@ impl ServiceHandle {
         snapshot.sources.retention = retention.collect();
         cell.set(snapshot);
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
-        let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
-        let open = Arc::new(OpenCell::new(service));
+        let pace = Arc::new(PaceCell(Shared::new((service.pace.clone(), None))));
+        let open = Arc::new(Shared::new(OpenRecords { max: service.max_open, ..OpenRecords::default() }));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
         let rules = Arc::<RulesCell>::default();
         rules.set_max_capacity(service.rules_max_capacity);
@@ -259,19 +218,19 @@ impl ServiceHandle {
 
 /// The handles of all services of the configuration in force.
 #[derive(Debug, Default)]
-pub struct Services(RwLock<Vec<ServiceHandle>>);
+pub struct Services(Shared<Vec<ServiceHandle>>);
 
 impl Services {
     pub fn new(services: Vec<ServiceHandle>) -> Services {
-        Services(RwLock::new(services))
+        Services(Shared::new(services))
     }
 
     pub fn all(&self) -> Vec<ServiceHandle> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.get()
     }
 
     pub fn replace(&self, services: Vec<ServiceHandle>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = services;
+        self.0.set(services);
     }
 }
 

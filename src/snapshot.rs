@@ -6,10 +6,11 @@ mod pages;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use strum::VariantNames;
+use crate::shared::Shared;
 use watermaster_api::{ClientGroupView, GroupFigures, ServiceFigures};
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
@@ -395,10 +396,10 @@ pub struct SnapshotCell(Arc<Published>);
 
 #[derive(Debug, Default)]
 struct Published {
-    snapshot: RwLock<Arc<ServiceSnapshot>>,
-    observed: RwLock<Arc<Observed>>,
-    pace: RwLock<Option<Arc<PaceView>>>,
-    letters: RwLock<Option<Arc<NewestLetters>>>,
+    snapshot: Shared<Arc<ServiceSnapshot>>,
+    observed: Shared<Arc<Observed>>,
+    pace: Shared<Option<Arc<PaceView>>>,
+    letters: Shared<Option<Arc<NewestLetters>>>,
     /// A request wants to see the newest dead letters.
     letters_wanted: AtomicBool,
 }
@@ -411,17 +412,12 @@ impl SnapshotCell {
 
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
-        let snapshot = Arc::new(snapshot);
-        let mut place = self.0.snapshot.write().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *place, snapshot);
-        // Readers need not wait while the former snapshot is taken apart.
-        drop(place);
-        drop(before);
+        self.0.snapshot.set(Arc::new(snapshot));
     }
 
     /// Returns the newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        Arc::clone(&self.0.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+        self.0.snapshot.get()
     }
 
     /// Shows why the service is not ready, with its other figures as they are.
@@ -441,18 +437,18 @@ impl SnapshotCell {
 
     /// Replaces the brokers' answers.
     pub fn set_observed(&self, observed: Observed) {
-        *self.0.observed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(observed);
+        self.0.observed.set(Arc::new(observed));
     }
 
     /// Replaces the newest dead letters; `None` while they can't be read.
     pub fn set_letters(&self, letters: Option<NewestLetters>) {
-        *self.0.letters.write().unwrap_or_else(PoisonError::into_inner) = letters.map(Arc::new);
+        self.0.letters.set(letters.map(Arc::new));
     }
 
     /// Returns the newest dead letters as they were read last, and has them read again soon.
     pub fn ask_for_letters(&self) -> Option<Arc<NewestLetters>> {
         self.0.letters_wanted.store(true, Ordering::Relaxed);
-        self.0.letters.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.letters.get()
     }
 
     /// Returns whether the newest dead letters were asked for since the last call.
@@ -462,16 +458,16 @@ impl SnapshotCell {
 
     /// Replaces the state of the search for the capacity.
     pub fn set_pace(&self, pace: Option<PaceView>) {
-        *self.0.pace.write().unwrap_or_else(PoisonError::into_inner) = pace.map(Arc::new);
+        self.0.pace.set(pace.map(Arc::new));
     }
 
     /// Returns the newest state of the search for the capacity; `None` if it is not wanted.
     pub fn pace(&self) -> Option<Arc<PaceView>> {
-        self.0.pace.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.pace.get()
     }
 
     /// Returns the brokers' newest answers.
     pub fn observed(&self) -> Arc<Observed> {
-        Arc::clone(&self.0.observed.read().unwrap_or_else(PoisonError::into_inner))
+        self.0.observed.get()
     }
 }

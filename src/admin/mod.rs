@@ -419,7 +419,8 @@ fn render_metrics(state: &AdminState) -> String {
     publisher.keep_only(|name, cell| services.iter().any(|service| service.name == name && service.cell.is(cell)));
     for service in &services {
         publisher.publish(&service.name, &service.cell, silence(service).is_none());
-        publisher.publish_open(&service.name, [service.open.max(), service.open.counted()]);
+        let open = service.open.get();
+        publisher.publish_open(&service.name, [open.max, open.counted]);
     }
     let configuration = &state.configuration;
     let now = clock::wall_ms();

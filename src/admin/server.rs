@@ -4,7 +4,7 @@
 //! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept
 //! the server waiting longest is closed for the next one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::{future::Future, io, pin::Pin, pin::pin, time::Duration};
 
 use axum::Router;
@@ -21,6 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_openssl::SslStream;
 use tracing::{debug, warn};
 use watermaster_settings::tls::TlsIdentity;
+
+use crate::shared::Shared;
 
 /// The time that open requests may take once the shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -155,7 +157,7 @@ async fn converse(
 
 /// A connection as the accept loop sees it.
 struct Connection {
-    turn: Mutex<Turn>,
+    turn: Shared<Turn>,
     /// Notified when the connection makes room for another one.
     closed: Notify,
 }
@@ -184,7 +186,7 @@ impl LongAnswer {
 impl Connection {
     fn new() -> Connection {
         let turn = Turn { answering: false, goes_on: false, since: Instant::now() };
-        Connection { turn: Mutex::new(turn), closed: Notify::new() }
+        Connection { turn: Shared::new(turn), closed: Notify::new() }
     }
 
     /// Begins an answer, or ends it: then the client has to read it and to send the next request.
@@ -193,18 +195,14 @@ impl Connection {
     }
 
     fn set_turn(&self, answering: bool, goes_on: bool) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Turn { answering, goes_on, since: Instant::now() };
-    }
-
-    fn turn(&self) -> Turn {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.set(Turn { answering, goes_on, since: Instant::now() });
     }
 
     /// Waits until the client has kept the server waiting for too long.
     async fn overdue(&self, limits: ConnectionLimits) {
         let usual = limits.answer_timeout.max(limits.request_timeout);
         loop {
-            let (Turn { answering, goes_on, since }, now) = (self.turn(), Instant::now());
+            let (Turn { answering, goes_on, since }, now) = (self.turn.get(), Instant::now());
             let deadline = since + if goes_on { limits.event_timeout } else { usual };
             if !answering && deadline <= now {
                 return;
@@ -229,7 +227,7 @@ impl OpenConnections {
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         if self.connections.len() >= self.limit {
             let key = |connection: &Arc<Connection>| {
-                let Turn { answering, since, .. } = connection.turn();
+                let Turn { answering, since, .. } = connection.turn.get();
                 (answering, since)
             };
             let oldest = self.connections.iter().enumerate().min_by_key(|(_, connection)| key(connection));

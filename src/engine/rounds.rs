@@ -179,7 +179,7 @@ impl Engine<'_> {
         (rounds.schedule, rounds.fresh) = (RoundSchedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
         // Each admission joins the running round at once, so that all of them have arrived.
-        self.job.handle.open.set_delivered(self.throttle.admitted());
+        self.job.handle.open.lock().delivered = self.throttle.admitted();
         self.publish(now);
         Ok(true)
     }

@@ -30,7 +30,7 @@ impl Followers {
             if handle.pace.settings().is_some() {
                 self.start("pace", pace::search, kafka, service, handle, stop);
             }
-            if handle.open.max().is_some() && !self.start("open", open::bound, kafka, service, handle, stop) {
+            if handle.open.get().max.is_some() && !self.start("open", open::bound, kafka, service, handle, stop) {
                 handle.inbox.leave(Change { open_room: Some(None), ..Change::default() });
             }
         }

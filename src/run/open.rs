@@ -69,13 +69,13 @@ pub(super) fn bound(kafka: &Kafka, service: &Service, handle: &ServiceHandle, st
     let (mut counted_at, mut is_lost) = (Instant::now(), false);
     let tell = |room| handle.inbox.leave(Change { open_room: Some(room), ..Change::default() });
     let name = &service.name;
-    while let Some(max_open) = handle.open.max().filter(|_| !stop.load(Ordering::Relaxed) && !handle.is_stopped()) {
+    while let Some(max_open) = handle.open.get().max.filter(|_| !stop.load(Ordering::Relaxed) && !handle.is_stopped()) {
         let next = Instant::now() + COUNT_INTERVAL;
         // Admissions that arrive meanwhile count twice, so there is never too much room.
-        let admitted = handle.open.delivered();
+        let admitted = handle.open.get().delivered;
         let offsets = target.offsets();
         let open = offsets.as_ref().map(|all| tails.open(all));
-        handle.open.set_counted(open);
+        handle.open.lock().counted = open;
         if let Some(open) = open {
             tell(Some(OpenRoom { admitted, records: max_open.saturating_sub(open) }));
             counted_at = Instant::now();
@@ -95,9 +95,9 @@ pub(super) fn bound(kafka: &Kafka, service: &Service, handle: &ServiceHandle, st
             thread::sleep(CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())));
         }
     }
-    handle.open.set_counted(None);
+    handle.open.lock().counted = None;
     // While the program stops, the engine may go on for a moment, and the bound holds to its end.
-    if handle.open.max().is_none() {
+    if handle.open.get().max.is_none() {
         tell(None);
     }
 }

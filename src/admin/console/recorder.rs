@@ -4,7 +4,7 @@
 //! too, in a bounded number of bytes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -14,7 +14,7 @@ use watermaster_api::{DeadLettersView, DemandView, LoanView, SampleView, Service
 
 use crate::admin::view;
 use crate::snapshot::ClientSnapshot;
-use crate::{clock, reload::Configuration, services::ServiceHandle};
+use crate::{clock, reload::Configuration, services::ServiceHandle, shared::Shared};
 
 /// The most pages that follow the events of a service, of all services together.
 pub(in crate::admin) const MAX_PAGES: usize = 32;
@@ -30,7 +30,7 @@ const LISTED: usize = 8;
 /// The recordings of all services.
 pub(in crate::admin) struct Recorder {
     interval: Duration,
-    services: Mutex<BTreeMap<String, Recording>>,
+    services: Shared<BTreeMap<String, Recording>>,
     /// The room for pages.
     pub pages: Arc<Semaphore>,
 }
@@ -69,11 +69,7 @@ pub(in crate::admin) struct Subscription {
 impl Recorder {
     /// Makes a recorder that looks at this interval.
     pub fn new(interval: Duration) -> Recorder {
-        Recorder { interval, services: Mutex::default(), pages: Arc::new(Semaphore::new(MAX_PAGES)) }
-    }
-
-    fn services(&self) -> MutexGuard<'_, BTreeMap<String, Recording>> {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+        Recorder { interval, services: Shared::default(), pages: Arc::new(Semaphore::new(MAX_PAGES)) }
     }
 
     /// Looks at all services again and again.
@@ -97,7 +93,7 @@ impl Recorder {
     pub fn look(&self, configuration: &Configuration, at: Duration) {
         let handles = configuration.services.all();
         let looks: Vec<Look> = handles.iter().map(Look::at).collect();
-        let mut services = self.services();
+        let mut services = self.services.lock();
         services.retain(|name, _| handles.iter().any(|handle| handle.name == *name));
         for (handle, look) in handles.into_iter().zip(looks) {
             services.entry(handle.name).or_default().add(look, at);
@@ -108,7 +104,7 @@ impl Recorder {
     /// `has_ms` already.
     pub fn subscribe(&self, service: &str, has_ms: Option<u64>) -> Option<Subscription> {
         let room = Arc::clone(&self.pages).try_acquire_owned().ok()?;
-        let mut services = self.services();
+        let mut services = self.services.lock();
         let recording = services.entry(service.to_owned()).or_default();
         let (page, events) = mpsc::channel(MAX_BEHIND);
         recording.pages.push(page);
@@ -119,7 +115,7 @@ impl Recorder {
 
     /// Returns the last sample and the present state of each service, as JSON.
     pub fn newest(&self) -> String {
-        let services = self.services();
+        let services = self.services.lock();
         let known = services.values().filter(|one| !one.samples.is_empty());
         let services = known.map(|one| data(one.samples.back(), &text(&one.now)));
         format!("{{\"services\":[{}]}}", services.collect::<Vec<_>>().join(","))
@@ -127,7 +123,7 @@ impl Recorder {
 
     /// Ends the events of all pages.
     pub fn close(&self) {
-        self.services().clear();
+        self.services.lock().clear();
     }
 }
 
