@@ -15,7 +15,7 @@ mod target;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tracing::{error, info, warn};
 
@@ -176,6 +176,18 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Ending {
         info!("drained, leaving");
     }
     Ending::Done
+}
+
+/// Works at this interval on a thread that may block, each time with what the work before returned.
+fn repeat<T: Send + 'static>(interval: Duration, mut state: T, work: impl Fn(T) -> T + Clone + Send + 'static) {
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(interval).await;
+            let work = work.clone();
+            let Ok(next) = tokio::task::spawn_blocking(move || work(state)).await else { return };
+            state = next;
+        }
+    });
 }
 
 async fn stopped(stop: &AtomicBool) {

@@ -18,18 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asks for the names of all topics at intervals, while a source has a pattern.
 pub(super) fn follow_topics(kafka: &Kafka, configuration: &Arc<Configuration>) {
     let (kafka, configuration) = (kafka.clone(), Arc::clone(configuration));
-    let interval = interval(&kafka);
-    tokio::spawn(async move {
-        let mut list = None;
-        loop {
-            tokio::time::sleep(interval).await;
-            let (kafka, configuration) = (kafka.clone(), Arc::clone(&configuration));
-            match tokio::task::spawn_blocking(move || look(&kafka, &configuration, list)).await {
-                Ok(asked) => list = asked,
-                Err(_) => return,
-            }
-        }
-    });
+    super::repeat(interval(&kafka), None, move |list| look(&kafka, &configuration, list));
 }
 
 fn interval(kafka: &Kafka) -> Duration {

@@ -57,24 +57,14 @@ fn of_configuration(paths: &[PathBuf]) -> u64 {
 
 /// Reloads the configuration after each change of its files, or of one that it names. A configuration that is refused
 /// is tried again at the next change.
-pub(super) fn reload_on_change(mut files: WatchedFiles, configuration: &Arc<Configuration>) {
+pub(super) fn reload_on_change(files: WatchedFiles, configuration: &Arc<Configuration>) {
     let configuration = Arc::clone(configuration);
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(READ_INTERVAL).await;
-            let configuration = Arc::clone(&configuration);
-            let read = tokio::task::spawn_blocking(move || {
-                if files.changed(&configuration.named_files()) {
-                    // The reload logs its own result.
-                    configuration.reload("--watch");
-                }
-                files
-            });
-            files = match read.await {
-                Ok(files) => files,
-                Err(_) => return,
-            };
+    super::repeat(READ_INTERVAL, files, move |mut files| {
+        if files.changed(&configuration.named_files()) {
+            // The reload logs its own result.
+            configuration.reload("--watch");
         }
+        files
     });
 }
 
