@@ -40,21 +40,15 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// each service and `render` at each scrape.
 #[derive(Debug)]
 pub struct Publisher {
-    instance: InstanceFigures,
+    librdkafka: String,
+    /// The hash of the configuration in force, the last attempt to take one over, and the last changes.
+    configuration: String,
+    last_reload: LastReload,
+    past_changes: Vec<PastChange>,
     process: ProcessMetrics,
     /// The number of clients of a service that get a label of their own; configured clients always do.
     metrics_clients: usize,
     services: BTreeMap<String, ServiceMetrics>,
-}
-
-/// Figures that belong to no service.
-#[derive(Debug)]
-struct InstanceFigures {
-    librdkafka: String,
-    /// The hash of the configuration in force.
-    configuration: String,
-    last_reload: LastReload,
-    past_changes: Vec<PastChange>,
 }
 
 /// The figures of one service.
@@ -87,12 +81,10 @@ impl Publisher {
     /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
         Publisher {
-            instance: InstanceFigures {
-                librdkafka: librdkafka.to_owned(),
-                configuration: String::new(),
-                last_reload: LastReload::at_start(),
-                past_changes: Vec::new(),
-            },
+            librdkafka: librdkafka.to_owned(),
+            configuration: String::new(),
+            last_reload: LastReload::at_start(),
+            past_changes: Vec::new(),
             process: ProcessMetrics::new(),
             metrics_clients,
             services: BTreeMap::new(),
@@ -136,8 +128,7 @@ impl Publisher {
     /// Takes over the result of the last attempt to read the configuration, of which the start is one, the hash of
     /// the configuration in force, and the last changes.
     pub fn publish_reload(&mut self, last: LastReload, configuration: String, past: Vec<PastChange>) {
-        (self.instance.last_reload, self.instance.configuration, self.instance.past_changes) =
-            (last, configuration, past);
+        (self.last_reload, self.configuration, self.past_changes) = (last, configuration, past);
     }
 
     /// Returns everything in Prometheus' text format.
@@ -149,7 +140,7 @@ impl Publisher {
                 text::push_head(&mut page, metric);
             }
             match metric.source {
-                SampleSource::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
+                SampleSource::Instance(write) => write(self, &mut Samples::new(&mut page, metric, &[])),
                 SampleSource::Service(write) => {
                     for (name, service) in &self.services {
                         write(service, &mut Samples::new(&mut page, metric, &[name]));

@@ -11,7 +11,7 @@ use watermaster_core::reason::Reason;
 use watermaster_core::throttle;
 use watermaster_schemas::cache;
 
-use super::{InstanceFigures, LabelFigures, ServiceMetrics, rules::put_numbers, text::Samples};
+use super::{LabelFigures, Publisher, ServiceMetrics, rules::put_numbers, text::Samples};
 use crate::clock;
 use crate::rules::RULE_STATES;
 use crate::snapshot::{PAUSE_REASONS, RESYNCED, RoundOutcome};
@@ -51,7 +51,7 @@ pub enum Unit {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SampleSource {
     /// No shared label.
-    Instance(fn(&InstanceFigures, &mut Samples<'_>)),
+    Instance(fn(&Publisher, &mut Samples<'_>)),
     /// The label `service`.
     Service(fn(&ServiceMetrics, &mut Samples<'_>)),
     /// The labels `service` and `client`.

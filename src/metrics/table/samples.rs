@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use watermaster_api::{ChangeView, ClientGroupView, PastChange};
 use watermaster_core::pace::PaceView;
 
-use crate::metrics::{InstanceFigures, ServiceMetrics, counters::Decisions, text::Samples};
+use crate::metrics::{Publisher, ServiceMetrics, counters::Decisions, text::Samples};
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
     let (counts, sum) = decisions.delays();
@@ -51,9 +51,9 @@ fn shortened(value: String) -> String {
 }
 
 /// Writes the last changes of the configuration. One that was taken back and made again is one series.
-pub(super) fn past_changes(instance: &InstanceFigures, out: &mut Samples<'_>) {
+pub(super) fn past_changes(publisher: &Publisher, out: &mut Samples<'_>) {
     let mut written = HashSet::new();
-    for PastChange { at, by, change } in &instance.past_changes {
+    for PastChange { at, by, change } in &publisher.past_changes {
         let ChangeView { key, service, from, to, origin, .. } = change;
         let [from, to] = [from, to].map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         let [from, to] = [from, to].map(shortened);
