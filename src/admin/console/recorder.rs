@@ -3,14 +3,14 @@
 //! The text of an event is made once, however many pages there are. The samples of the last 15 minutes are kept as text
 //! too, in a bounded number of bytes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use watermaster_api::{DeadLettersView, DemandView, LoanView, SampleView, ServiceNow, WaitView};
+use watermaster_api::{DeadLettersView, DecisionsView, DemandView, LoanView, SampleView, ServiceNow, WaitView};
 
 use crate::admin::view;
 use crate::snapshot::ClientSnapshot;
@@ -40,8 +40,8 @@ pub(in crate::admin) struct Recorder {
 struct Recording {
     samples: VecDeque<Sample>,
     sample_bytes: usize,
-    /// The counts of the last sample; `None` before the first one.
-    counted: Option<Counted>,
+    /// The last look; `None` before the first one.
+    last: Option<Look>,
     /// The fields of the present state.
     now: Map<String, Value>,
     pages: Vec<mpsc::Sender<Bytes>>,
@@ -144,17 +144,15 @@ fn data<'a>(samples: impl IntoIterator<Item = &'a Sample>, now: &str) -> String 
 
 impl Recording {
     fn add(&mut self, look: Look, at: Duration) {
-        let counted = look.counted();
-        let sample = look.sample(at, self.counted.as_ref().unwrap_or(&counted));
+        let sample = look.sample(at, self.last.as_ref().unwrap_or(&look));
         let text_of_sample = Bytes::from(serde_json::to_string(&sample).expect("its keys are strings"));
         let sample = Sample { at_ms: sample.at_ms, text: text_of_sample };
-        self.counted = Some(counted);
         let now = serde_json::to_value(&look.now).expect("its keys are strings");
         let Value::Object(now) = now else { unreachable!("a struct is an object") };
         let is_new = |(name, value): &(&String, &Value)| self.now.get(*name) != Some(value);
         let changed = now.iter().filter(is_new).map(|(name, value)| (name.clone(), value.clone())).collect();
         let event = event(std::slice::from_ref(&sample), &text(&changed));
-        self.now = now;
+        (self.now, self.last) = (now, Some(look));
         self.sample_bytes += sample.text.len();
         self.samples.push_back(sample);
         while self.samples.len() > KEPT_SAMPLES || self.sample_bytes > MAX_KEPT_BYTES {
@@ -162,27 +160,6 @@ impl Recording {
         }
         // A page that has left, or is too far behind, gets no more.
         self.pages.retain(|page| page.try_send(event.clone()).is_ok());
-    }
-}
-
-/// The counts since start, of which the next sample shows the rise.
-struct Counted {
-    admitted: u64,
-    delayed: u64,
-    rejected: u64,
-    /// The admissions of the busiest clients.
-    clients: HashMap<Arc<str>, u64>,
-}
-
-impl Counted {
-    /// Returns the admissions of a client before those that are new.
-    fn before(&self, client: &ClientSnapshot) -> u64 {
-        let (known, admitted) = (self.clients.get(&client.name).copied(), client.counts.admitted);
-        known.unwrap_or_else(|| match self.clients.len() {
-            // The client was not among the busiest, so its new records count with those of all others.
-            LISTED.. => admitted,
-            _ => admitted.saturating_sub(client.levels.admitted_lately()),
-        })
     }
 }
 
@@ -289,32 +266,35 @@ impl Look {
         Look { now, wants, granted, busiest }
     }
 
-    fn counted(&self) -> Counted {
-        let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
-        let clients = self.busiest.iter().map(|client| (Arc::clone(&client.name), client.counts.admitted));
-        Counted {
-            admitted: self.now.done.admitted,
-            delayed: decided.delayed,
-            rejected: decided.rejected_total(),
-            clients: clients.collect(),
+    fn decided(&self) -> &DecisionsView {
+        if self.now.figures.enforce { &self.now.done } else { &self.now.shadow }
+    }
+
+    /// Returns the admissions of a client before those that are new since this look.
+    fn admitted_before(&self, client: &ClientSnapshot) -> u64 {
+        let admitted = client.counts.admitted;
+        match self.busiest.iter().find(|known| known.name == client.name) {
+            Some(known) => known.counts.admitted,
+            // The client was not among the busiest, so its new records count with those of all others.
+            None if self.busiest.len() >= LISTED => admitted,
+            None => admitted.saturating_sub(client.levels.admitted_lately()),
         }
     }
 
-    /// Returns the sample, with the counts that rose since `before`.
-    fn sample(&self, at: Duration, before: &Counted) -> SampleView {
-        let now = self.counted();
-        let decided = if self.now.figures.enforce { &self.now.done } else { &self.now.shadow };
+    /// Returns the sample, with the counts that rose since the look before.
+    fn sample(&self, at: Duration, before: &Look) -> SampleView {
+        let (decided, decided_before) = (self.decided(), before.decided());
         let client = |client: &ClientSnapshot| {
-            let (levels, before) = (&client.levels, before.before(client));
+            let (levels, before) = (&client.levels, before.admitted_before(client));
             let backlog = levels.backlog.max(levels.shadow_backlog);
             (client.name.to_string(), [client.counts.admitted.saturating_sub(before), levels.granted, backlog])
         };
         SampleView {
             at_ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
             capacity: self.now.figures.capacity,
-            admitted: now.admitted.saturating_sub(before.admitted),
-            delayed: now.delayed.saturating_sub(before.delayed),
-            rejected: now.rejected.saturating_sub(before.rejected),
+            admitted: self.now.done.admitted.saturating_sub(before.now.done.admitted),
+            delayed: decided.delayed.saturating_sub(decided_before.delayed),
+            rejected: decided.rejected_total().saturating_sub(decided_before.rejected_total()),
             wants: self.wants,
             granted: self.granted,
             backlog: decided.backlog,
