@@ -17,12 +17,10 @@ mod faulty_link;
 mod group;
 mod intake;
 mod link;
-mod log;
 mod partitions;
 mod report;
 mod rounds;
 mod rules;
-mod sources;
 mod suspended;
 
 use std::panic::{self, AssertUnwindSafe};
@@ -47,11 +45,10 @@ pub use error::{EngineError, StopCause};
 use group::GroupMember;
 use intake::Intake;
 use link::Link;
-use partitions::Partitions;
+use partitions::{Partitions, Sources};
 use report::Reporter;
 use rounds::{RoundSchedule, Rounds};
 use rules::PolicyInForce;
-use sources::Sources;
 
 /// The most decisions between two readings of the clock.
 const MAX_UNTIMED_RECORDS: usize = 64;

@@ -4,7 +4,6 @@
 //! without asking the brokers about the topics first.
 
 mod discovery;
-mod followers;
 mod http;
 mod observer;
 mod open;
