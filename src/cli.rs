@@ -135,15 +135,8 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(
-        command,
-        Command::Demo(_)
-            | Command::Load(_)
-            | Command::Work(_)
-            | Command::Trace(_)
-            | Command::Dlq(_)
-            | Command::Handover(_)
-    ) {
+    use Command::{Demo, Dlq, Handover, Load, Trace, Work};
+    if matches!(command, Demo(_) | Load(_) | Work(_) | Trace(_) | Dlq(_) | Handover(_)) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }

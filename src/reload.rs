@@ -150,10 +150,7 @@ impl Configuration {
         reloaded
     }
 
-    /// Returns what a [`reload`](Configuration::reload) would change. Nothing changes.
-    ///
-    /// # Errors
-    /// As a reload.
+    /// Returns what a [`reload`](Configuration::reload) would change, or why it would fail. Nothing changes.
     pub fn dry_run(&self) -> Option<Result<ReloadView, ConfigErrors>> {
         let _one_at_a_time = self.reloading.lock();
         let before = self.state.lock().config.clone();
@@ -364,9 +361,8 @@ fn concerned<'a>(config: &'a Config, finding: &Finding) -> Option<&'a Entry> {
         value == finding.topic.as_deref()
             && ["topic", "target", "dead_letter", "control_topic", "rules_topic"].contains(&key.as_str())
     };
-    let mut entries = config.effective.iter().filter(is_in_service);
-    let of_topic = at.and_then(|_| config.effective.iter().filter(is_in_service).find(names_topic));
-    let of_service = || at.and_then(|_| entries.find(|entry| entry.key.to_string().ends_with(".name")));
+    let of_service = || config.effective.iter().filter(is_in_service);
+    let name = || of_service().find(|entry| entry.key.to_string().ends_with(".name"));
     let servers = || config.effective.iter().find(|entry| entry.key.to_string() == "kafka.bootstrap_servers");
-    of_topic.or_else(of_service).or_else(servers)
+    of_service().find(names_topic).or_else(name).or_else(servers)
 }

@@ -290,16 +290,12 @@ impl ClientSnapshot {
             let (most, pace) = buckets.reduce(least).unwrap_or_default();
             OwnLimit { most, pace }
         };
+        let group = throttle.clients().group_of(client).map(|group| &group.name);
         let (backlog, backlog_bytes, shadow_backlog) =
             if policy.enforce { (waiting + unread, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),
-            group: throttle
-                .clients()
-                .group_of(client)
-                .map(|group| &group.name)
-                .filter(|name| !name.is_empty())
-                .cloned(),
+            group: group.filter(|name| !name.is_empty()).cloned(),
             configured: client.configured,
             levels: Levels {
                 wants: client.wants().max(client.last_wants),

@@ -314,8 +314,7 @@ fn token_of(state: &AdminState, request: &Request) -> Option<AdminToken> {
 
 /// Goes on with a request that carries a token of a role that allows it.
 async fn authorized(state: &AdminState, needed: Role, mut request: Request, next: Next) -> Response {
-    let known = token_of(state, &request);
-    match known {
+    match token_of(state, &request) {
         Some(AdminToken { name, role, .. }) if role < needed => {
             let error = format!("this request needs a token with the role {needed}, and {name:?} has the role {role}");
             refusal(StatusCode::FORBIDDEN, json!({ "error": error })).into_response()
@@ -324,15 +323,12 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
             request.extensions_mut().insert(Caller { name, role, services });
             next.run(request).await
         }
-        None => unauthorized(
-            "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]",
-        ),
+        None => {
+            let error = "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]";
+            let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
+        }
     }
-}
-
-fn unauthorized(error: &str) -> Response {
-    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
 }
 
 async fn not_found() -> HttpRefusal {
@@ -370,9 +366,9 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
             None => Some("joining the group".to_owned()),
         }
     };
-    let waiting = services_with(state, reason);
+    let mut waiting = services_with(state, reason);
     if draining && waiting.is_empty() {
-        return probe("ready", vec![json!({ "reason": "draining" })]);
+        waiting.push(json!({ "reason": "draining" }));
     }
     probe("ready", waiting)
 }

@@ -47,11 +47,8 @@ impl<'c> Contact<'c> {
         if !catches_up(throttle) || gap <= throttle.policy().cycle + SLEEP {
             return;
         }
-        info!(
-            service = link.job.service.name,
-            seconds = gap.as_secs_f64(),
-            "nothing was read for longer than a cycle: catching up"
-        );
+        let (service, seconds) = (&link.job.service.name, gap.as_secs_f64());
+        info!(service, seconds, "nothing was read for longer than a cycle: catching up");
         let assigned: Vec<_> = link.partitions.assigned().collect();
         catch_up(&assigned, throttle, link);
     }

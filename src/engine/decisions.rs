@@ -120,17 +120,10 @@ impl<'c> Engine<'c> {
             Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
             verdict => self.apply_verdict(verdict, number, (stub, Form::Stub), cost, None),
         }
-        let (topic, partition) = self.link.name(number);
-        let service = &self.job.service.name;
+        let ((topic, partition), service) = (self.link.name(number), &self.job.service.name);
         self.reporter.log_limiter.warn("oversized", |suppressed| {
-            warn!(
-                service,
-                topic,
-                partition,
-                offset,
-                suppressed,
-                "a record has more than {MAX_HEADERS} headers: a stub goes to the dead-letter topic in its place"
-            );
+            let told = "headers: a stub goes to the dead-letter topic in its place";
+            warn!(service, topic, partition, offset, suppressed, "a record has more than {MAX_HEADERS} {told}");
         });
         cost
     }

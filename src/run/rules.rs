@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 use watermaster_api::{RuleChangeView, rfc3339};
 use watermaster_core::rules::log::{
-    InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, RulesLog, WriteOutcome, WriteRefusal, WriteRequest, WriteTicket,
+    InForce, LogAction, MAX_TOMBSTONES_PER_SECOND, Precondition, RulesLog, WriteOutcome, WriteRefusal, WriteRequest,
+    WriteTicket,
 };
 use watermaster_kafka::control::ensure_rules_topic;
 use watermaster_kafka::rules_log::RulesTopic;
@@ -264,16 +265,13 @@ impl Follower<'_> {
         let ended = clock::wall_ms() - KEPT_AFTER_END_MS;
         let is_over =
             |known: &KnownRule| matches!(&known.rule, Ok(rule) if rule.until_ms.is_some_and(|until| until < ended));
-        let over = self
-            .handle
-            .rules
-            .known()
-            .rules
-            .iter()
-            .find(|(_, known)| is_over(known))
-            .map(|(name, known)| (Arc::clone(name), known.version));
+        let over = {
+            let known = self.handle.rules.known();
+            let over = known.rules.iter().find(|(_, known)| is_over(known));
+            over.map(|(name, known)| (Arc::clone(name), known.version))
+        };
         if let Some((name, version)) = over.filter(|_| is_first && self.waiting.is_empty()) {
-            let precondition = watermaster_core::rules::log::Precondition::Version(version);
+            let precondition = Precondition::Version(version);
             let at = clock::since_epoch().as_millis() as u64;
             let write = WriteRequest { name, precondition, rule: None, by: EXPIRY.into(), at };
             self.write(clock, write, None);
