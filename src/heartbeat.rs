@@ -1,10 +1,8 @@
 //! The heartbeat of an engine's thread, read by `/livez`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The value of `last` once the engine ended on purpose.
-const STOPPED: u64 = u64::MAX;
+use crate::shared::Shared;
 
 /// The time of an engine's last beat.
 ///
@@ -12,24 +10,20 @@ const STOPPED: u64 = u64::MAX;
 /// The limit is the longest silence of a healthy engine: the sum of its bounded blocking calls, with room.
 #[derive(Debug)]
 pub struct Heartbeat {
-    start: Instant,
     limit: Duration,
-    /// Milliseconds from `start` to the last beat, or [`STOPPED`].
-    last: AtomicU64,
+    /// `None` once the engine has ended on purpose.
+    last: Shared<Option<Instant>>,
 }
 
 impl Heartbeat {
     /// Makes a heartbeat with its first beat now.
     pub fn new(now: Instant, limit: Duration) -> Heartbeat {
-        Heartbeat { start: now, limit, last: AtomicU64::new(0) }
+        Heartbeat { limit, last: Shared::new(Some(now)) }
     }
 
     /// Returns the time since the last beat; `None` once the engine has stopped.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        match self.last.load(Ordering::Relaxed) {
-            STOPPED => None,
-            last => Some(now.saturating_duration_since(self.start).saturating_sub(Duration::from_millis(last))),
-        }
+        self.last.get().map(|last| now.saturating_duration_since(last))
     }
 
     /// Returns whether the engine beats or has ended on purpose. A service that a fatal error stopped shows in
@@ -40,13 +34,13 @@ impl Heartbeat {
 
     /// Records a beat at `now`; a time before the last beat does nothing.
     pub fn beat(&self, now: Instant) {
-        let millis = u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(STOPPED - 1);
-        self.last.fetch_max(millis, Ordering::Relaxed);
+        let mut last = self.last.lock();
+        *last = last.map(|last| last.max(now));
     }
 
     /// Records the end of the engine; later beats do nothing.
     pub fn stop(&self) {
-        self.last.store(STOPPED, Ordering::Relaxed);
+        self.last.set(None);
     }
 }
 

@@ -36,8 +36,9 @@ impl FromStr for Pattern {
         let mut parser = regex_syntax::ParserBuilder::new().utf8(false).nest_limit(MAX_NESTING).build();
         parser.parse(text).map_err(|error| syntax_error(text, &error))?;
         let regex = RegexBuilder::new(text).size_limit(MAX_COMPILED_BYTES).nest_limit(MAX_NESTING).build();
-        let too_large = format_args!("the pattern is too large: compiled it takes more than {MAX_COMPILED_BYTES} bytes");
-        let regex = regex.map_err(|_| because(too_large))?;
+        let regex = regex.map_err(|_| {
+            because(format_args!("the pattern is too large: compiled it takes more than {MAX_COMPILED_BYTES} bytes"))
+        })?;
         let named = regex.capture_names().position(|name| name == Some(GROUP_NAME));
         let group = match (named, regex.captures_len() - 1) {
             (Some(group), _) => group,
@@ -97,10 +98,7 @@ impl PartialEq for TopicPattern {
 }
 
 impl TopicPattern {
-    /// Parses a pattern.
-    ///
-    /// # Errors
-    /// The text is no regular expression of the crate `regex`.
+    /// Parses a regular expression of the crate `regex`.
     pub fn new(text: &str) -> Result<TopicPattern, regex::Error> {
         // By itself first: the group around it must not balance its parentheses.
         regex::Regex::new(text)?;

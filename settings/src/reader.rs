@@ -107,10 +107,7 @@ impl Reader {
     }
 
     /// Takes each table of the list `list` of the `[[service]]` with this name, with the variables of `environment`.
-    /// Nothing else in the file matters.
-    ///
-    /// # Errors
-    /// Fails when the text is not TOML.
+    /// Nothing else in the file matters, if it is TOML.
     pub fn of_service(
         schema: &'static Schema, (path, text): (&Path, &str), service: &str, list: &str,
         environment: &variables::Environment,

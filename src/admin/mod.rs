@@ -324,7 +324,8 @@ async fn authorized(state: &AdminState, needed: Role, mut request: Request, next
             next.run(request).await
         }
         None => {
-            let error = "this request needs \"Authorization: Bearer\" and a token of admin.token_file or [[admin.token]]";
+            let error = "this request needs \"Authorization: Bearer\" and a token of admin.token_file or \
+                         [[admin.token]]";
             let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
             (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
         }

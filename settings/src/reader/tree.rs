@@ -85,10 +85,7 @@ impl NodeContent {
     }
 }
 
-/// Parses the `text` of the file at `path`.
-///
-/// # Errors
-/// Fails when the text is not TOML.
+/// Parses the `text` of the file at `path`, which should be TOML.
 pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
     let document = Document::parse(text).map_err(|error| syntax_error(text, path, &error))?;
     Ok(File { text, path, line_ends: line_ends(text) }.table(document.as_table()))

@@ -28,9 +28,6 @@ pub(crate) fn because(reason: impl Display) -> ValueError {
 /// A type that is parsed from the text of a key.
 pub trait FromText: Sized {
     /// Parses `text`, which was written for a key of this kind.
-    ///
-    /// # Errors
-    /// Fails when the text is not a value of the kind.
     fn from_text(text: &str, kind: Kind) -> Result<Self, ValueError>;
 }
 
