@@ -279,7 +279,7 @@ impl Configuration {
                 let capacity = if has_other_policy { handle.pace.change(service) } else { None };
                 let policy = has_other_policy.then(|| service.policy.clone());
                 handle.open.lock().max = service.max_open;
-                handle.rules.set_max_capacity(service.rules_max_capacity);
+                handle.rules.known().max_capacity = service.rules_max_capacity;
                 let sources = is_known.then(|| service.sources.clone());
                 // With a bound, the next count tells the room.
                 let open_room = service.max_open.is_none().then_some(None);

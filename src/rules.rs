@@ -2,7 +2,6 @@
 //! them, and changes go the other way.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -123,6 +122,10 @@ pub struct KnownRules {
     pub changes: VecDeque<RuleChangeView>,
     /// The number of changes by verb and result.
     pub counts: BTreeMap<(&'static str, &'static str), u64>,
+    /// The largest capacity that a rule may set, which a reload changes.
+    pub max_capacity: u64,
+    /// The engine starts with the rules of the file, before those of run time are known.
+    starts_without: bool,
 }
 
 impl KnownRules {
@@ -169,10 +172,6 @@ pub struct RulesCell {
     orders: Shared<SyncSender<RulesOrder>>,
     /// The other end, until a thread takes it.
     taken: Shared<Option<Receiver<RulesOrder>>>,
-    /// The largest capacity that a rule may set, which a reload changes.
-    max_capacity: AtomicU64,
-    /// The engine starts with the rules of the file, before those of run time are known.
-    starts_without: AtomicBool,
     began: Instant,
 }
 
@@ -183,8 +182,6 @@ impl Default for RulesCell {
             known: Shared::default(),
             orders: Shared::new(orders),
             taken: Shared::new(Some(taken)),
-            max_capacity: AtomicU64::new(0),
-            starts_without: AtomicBool::new(false),
             began: Instant::now(),
         }
     }
@@ -205,23 +202,15 @@ impl RulesCell {
         self.known().age().unwrap_or_else(|| self.began.elapsed())
     }
 
-    /// Sets the largest capacity that a rule may set.
-    pub fn set_max_capacity(&self, max: u64) {
-        self.max_capacity.store(max, Ordering::Relaxed);
-    }
-
-    pub fn max_capacity(&self) -> u64 {
-        self.max_capacity.load(Ordering::Relaxed)
-    }
-
     /// Lets the engine start before the rules of run time are known.
     pub fn start_without(&self) {
-        self.starts_without.store(true, Ordering::Relaxed);
+        self.known().starts_without = true;
     }
 
     /// Returns whether the engine has to wait with its start.
     pub fn are_awaited(&self) -> bool {
-        !self.starts_without.load(Ordering::Relaxed) && self.known().state == LogState::Unknown
+        let known = self.known();
+        !known.starts_without && known.state == LogState::Unknown
     }
 
     /// Takes the end at which orders arrive. The former thread's is replaced.

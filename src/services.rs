@@ -190,7 +190,7 @@ impl ServiceHandle {
         let open = Arc::new(Shared::new(OpenRecords { max: service.max_open, ..OpenRecords::default() }));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
         let rules = Arc::<RulesCell>::default();
-        rules.set_max_capacity(service.rules_max_capacity);
+        rules.known().max_capacity = service.rules_max_capacity;
         ServiceHandle { name, cell, heartbeat, inbox, pace, open, rules, stop }
     }
 

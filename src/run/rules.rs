@@ -88,7 +88,7 @@ pub(super) fn follow(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
         is_news: false,
         told_at: None,
         cleaned_at: Instant::now(),
-        max_capacity: handle.rules.max_capacity(),
+        max_capacity: handle.rules.known().max_capacity,
         is_failing: false,
     };
     let clock = Clock::start();
@@ -126,7 +126,7 @@ impl Follower<'_> {
         if std::mem::replace(&mut self.is_failing, !is_fine) && is_fine {
             info!(service = self.service.name, "the rules can be read again");
         }
-        let max_capacity = self.handle.rules.max_capacity();
+        let max_capacity = self.handle.rules.known().max_capacity;
         let is_other = std::mem::replace(&mut self.max_capacity, max_capacity) != max_capacity;
         self.are_anew |= is_other && self.topic.log().known().is_some();
         let tells = self.told_at.is_none_or(|at| at.elapsed() >= TELL_INTERVAL);
