@@ -24,10 +24,10 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The engines, running or ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fleet {
     /// Set when the program begins to stop.
-    stop: Arc<AtomicBool>,
+    pub(super) stop: Arc<AtomicBool>,
     threads: Shared<Vec<EngineThread>>,
 }
 
@@ -51,10 +51,6 @@ impl EngineThread {
 }
 
 impl Fleet {
-    pub(super) fn new(stop: &Arc<AtomicBool>) -> Fleet {
-        Fleet { stop: Arc::clone(stop), threads: Shared::default() }
-    }
-
     /// Starts the engine of each service that a reload has not removed meanwhile.
     pub(super) fn start_all(
         &self, settings: &Settings, handles: &[ServiceHandle], report: &Report, accept_foreign_offsets: bool,

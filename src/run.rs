@@ -28,8 +28,6 @@ use watermaster_settings::{Settings, config::Config};
 
 /// The parts of a running configuration that its threads share.
 struct Parts {
-    /// Set when the program begins to stop.
-    stop: Arc<AtomicBool>,
     fleet: Arc<Fleet>,
     configuration: Arc<Configuration>,
     /// The services at the start.
@@ -38,11 +36,10 @@ struct Parts {
 
 impl Parts {
     fn new(paths: Option<Vec<PathBuf>>, config: &Config) -> Parts {
-        let stop = Arc::default();
-        let fleet = Arc::new(Fleet::new(&stop));
+        let fleet = Arc::<Fleet>::default();
         let configuration = Configuration::new(paths, config.clone()).with_engines(Arc::clone(&fleet));
         let handles = configuration.services.all();
-        Parts { stop, fleet, configuration: Arc::new(configuration), handles }
+        Parts { fleet, configuration: Arc::new(configuration), handles }
     }
 }
 
@@ -108,7 +105,7 @@ async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) ->
     }
     let ending = tokio::select! {
         ending = work(settings, &parts, &options) => ending,
-        () = signals::second_stop_signal(&parts.stop) => {
+        () = signals::second_stop_signal(&parts.fleet.stop) => {
             warn!("a second signal: leaving without draining");
             Ending::Stopped
         }
@@ -146,7 +143,7 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Ending {
     // A program that stops meanwhile does not wait for the check.
     let report = tokio::select! {
         report = tokio::task::spawn_blocking(check) => report,
-        () = stopped(&parts.stop) => {
+        () = stopped(&parts.fleet.stop) => {
             info!("stopped before any service was started");
             return Ending::Done;
         }
@@ -167,7 +164,7 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Ending {
     observer::start(&settings.kafka, parts);
     parts.fleet.start_all(settings, &parts.handles, &report, options.accept_foreign_offsets);
     let failed = parts.fleet.wait().await;
-    if !parts.stop.load(Ordering::Relaxed) {
+    if !parts.fleet.stop.load(Ordering::Relaxed) {
         error!("no service is left running");
         return Ending::Stopped;
     }
@@ -212,7 +209,6 @@ pub struct ServicesFailed(pub usize);
 /// A configuration that runs in this process.
 #[derive(Debug)]
 pub struct Running {
-    stop: Arc<AtomicBool>,
     fleet: Arc<Fleet>,
     http: HttpServer,
     runtime: tokio::runtime::Runtime,
@@ -229,7 +225,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let http = runtime.block_on(HttpServer::start(settings, &parts))?;
     observer::start(&settings.kafka, &parts);
     parts.fleet.start_all(settings, &parts.handles, &preflight::Report::default(), false);
-    Ok(Running { stop: parts.stop, fleet: parts.fleet, http, runtime })
+    Ok(Running { fleet: parts.fleet, http, runtime })
 }
 
 impl Running {
@@ -248,7 +244,7 @@ impl Running {
     /// # Errors
     /// Services met fatal errors.
     pub fn stop(self) -> Result<(), ServicesFailed> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.fleet.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {
             let failed = self.fleet.wait().await;
             self.http.stop().await;

@@ -33,7 +33,7 @@ impl HttpServer {
         let state = AdminState {
             publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
             configuration: Arc::clone(&parts.configuration),
-            draining: Arc::clone(&parts.stop),
+            draining: Arc::clone(&parts.fleet.stop),
         };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(admin::serve(listener, Arc::new(state), async { drop(stopped.await) }));

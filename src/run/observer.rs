@@ -62,7 +62,7 @@ impl Client<'_> {
 
 /// Starts to follow the topics of all services until the program stops. Without a thread the metrics stay as they are.
 pub(super) fn start(kafka: &Kafka, parts: &Parts) {
-    let (kafka, stop, configuration) = (kafka.clone(), Arc::clone(&parts.stop), Arc::clone(&parts.configuration));
+    let (kafka, stop, configuration) = (kafka.clone(), Arc::clone(&parts.fleet.stop), Arc::clone(&parts.configuration));
     let work = move || {
         let mut subjects: BTreeMap<String, Subject> = BTreeMap::new();
         let mut client = Client { kafka: &kafka, asker: None };
