@@ -24,7 +24,7 @@ use watermaster_tools::top::{self, TopArgs};
 use watermaster_tools::trace::{self, TraceArgs};
 use watermaster_tools::work::{self, WorkArgs};
 
-use watermaster::run::{self, Ending, HttpError, Options, Running, StartError, WatchedFiles};
+use watermaster::run::{self, Ending, Options, Running, StartError, WatchedFiles};
 use watermaster::telemetry;
 
 const ABOUT: &str = "\
@@ -205,7 +205,7 @@ impl demo::RunningInstance for InProcess {
 /// Starts the configuration of the demo, on a free port if its address is taken.
 fn start_for_demo(mut config: Config) -> Result<Running, StartError> {
     match run::start(&config) {
-        Err(StartError::Http(HttpError::Bind { listen, source })) if source.kind() == ErrorKind::AddrInUse => {
+        Err(StartError::Bind { listen, source }) if source.kind() == ErrorKind::AddrInUse => {
             eprintln!("{listen} is taken; a free port is used instead");
             config.settings.admin.listen.set_port(0);
             run::start(&config)

@@ -20,7 +20,6 @@ use tracing::{error, info, warn};
 
 use crate::fleet::{ANSWER_TIMEOUT, CHECK_INTERVAL, Fleet, wait_for_brokers};
 use crate::{reload::Configuration, services::ServiceHandle};
-pub use http::HttpError;
 use http::HttpServer;
 pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
@@ -91,7 +90,7 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Ending, HttpError> {
+async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Ending, StartError> {
     let settings = &config.settings;
     let parts = Parts::new(Some(paths), &config);
     if options.without_rules {
@@ -197,8 +196,8 @@ async fn stopped(stop: &AtomicBool) {
 pub enum StartError {
     #[error("no threads for HTTP: {0}")]
     Runtime(#[source] std::io::Error),
-    #[error(transparent)]
-    Http(#[from] HttpError),
+    #[error("admin.listen: {listen} cannot be bound: {source}")]
+    Bind { listen: SocketAddr, source: std::io::Error },
 }
 
 /// Services that ended with an error; the log and `/readyz` name the causes.
@@ -217,7 +216,7 @@ pub struct Running {
 /// Starts every service of a configuration, and its HTTP side.
 ///
 /// # Errors
-/// Fails when `admin.listen` can't be bound, the token file can't be read, or the system has no threads left.
+/// Fails when `admin.listen` can't be bound, or the system has no threads left.
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let runtime = runtime(1).map_err(StartError::Runtime)?;
     let settings = &config.settings;

@@ -6,17 +6,10 @@ use std::{io, net::SocketAddr};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{info, warn};
 
-use super::Parts;
+use super::{Parts, StartError};
 use crate::admin::{self, AdminState};
 use crate::metrics::Publisher;
 use watermaster_settings::{Admin, Settings};
-
-/// The reason why HTTP can't be served.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    #[error("admin.listen: {listen} cannot be bound: {source}")]
-    Bind { listen: SocketAddr, source: io::Error },
-}
 
 /// A server that runs until it is stopped or dropped.
 #[derive(Debug)]
@@ -28,7 +21,7 @@ pub(super) struct HttpServer {
 
 impl HttpServer {
     /// Binds `admin.listen` and serves the figures of the engines; `/readyz` reports draining once `stop` is set.
-    pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, HttpError> {
+    pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, StartError> {
         let (listener, address) = bind(&settings.admin).await?;
         let state = AdminState {
             publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
@@ -49,9 +42,9 @@ impl HttpServer {
     }
 }
 
-async fn bind(admin: &Admin) -> Result<(TcpListener, SocketAddr), HttpError> {
+async fn bind(admin: &Admin) -> Result<(TcpListener, SocketAddr), StartError> {
     let (listen, scheme) = (admin.listen, if admin.tls.is_some() { "https" } else { "http" });
-    let refused = |source| HttpError::Bind { listen, source };
+    let refused = |source| StartError::Bind { listen, source };
     let listener = TcpListener::bind(listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
     info!("admin listening on {scheme}://{address}");
