@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use openssl::asn1::Asn1Time;
 use openssl::error::ErrorStack;
-use openssl::pkey::{PKey, Private};
+use openssl::pkey::PKey;
 use openssl::ssl::{SslAcceptor, SslMethod, SslVersion};
 use openssl::x509::X509;
 
@@ -41,7 +41,9 @@ impl TlsIdentity {
     pub fn read(certificate: &Path, key: &Path) -> Result<TlsIdentity, TlsError> {
         let mut chain = X509::stack_from_pem(&bytes(certificate)?).unwrap_or_default().into_iter();
         let first = chain.next().ok_or_else(|| TlsError::NoCertificate(certificate.to_owned()))?;
-        let private = private_key(&bytes(key)?).map_err(|_| TlsError::NoKey(key.to_owned()))?;
+        // OpenSSL would ask for the password of an encrypted key on the terminal.
+        let private = PKey::private_key_from_pem_callback(&bytes(key)?, |_| Ok(0));
+        let private = private.map_err(|_| TlsError::NoKey(key.to_owned()))?;
         if !first.public_key()?.public_eq(&private) {
             return Err(TlsError::Mismatch { certificate: certificate.to_owned(), key: key.to_owned() });
         }
@@ -61,11 +63,6 @@ impl TlsIdentity {
 
 fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })
-}
-
-/// Reads a key. OpenSSL would ask for the password of an encrypted one on the terminal.
-fn private_key(pem: &[u8]) -> Result<PKey<Private>, ErrorStack> {
-    PKey::private_key_from_pem_callback(pem, |_| Ok(0))
 }
 
 /// Equal configurations have a certificate: it may change while the program runs.

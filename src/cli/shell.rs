@@ -50,16 +50,13 @@ pub fn man(args: &ManArgs, command: Command) -> Exit {
     }
 }
 
+/// Writes the page of a command and those of its subcommands.
 fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
-    write_page(command, folder)?;
-    command.get_subcommands().try_for_each(|command| write_pages(command, folder))
-}
-
-fn write_page(command: &Command, folder: &Path) -> io::Result<()> {
     let man = Man::new(command.clone()).source(concat!("watermaster ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     man.render(&mut page)?;
     // Examples keep their lines, so that they can be copied.
     let page = String::from_utf8_lossy(&page).replace(".SH EXTRA\n", ".SH EXAMPLES\n.nf\n");
-    fs::write(folder.join(man.get_filename()), page)
+    fs::write(folder.join(man.get_filename()), page)?;
+    command.get_subcommands().try_for_each(|command| write_pages(command, folder))
 }

@@ -11,9 +11,7 @@ const MECHANISMS: &[(&str, &str)] = &[
 ];
 
 /// The version, and what this build can use of librdkafka.
-pub(super) static LONG: LazyLock<String> = LazyLock::new(long);
-
-fn long() -> String {
+pub(super) static LONG: LazyLock<String> = LazyLock::new(|| {
     let (version, librdkafka) = (env!("CARGO_PKG_VERSION"), watermaster_kafka::client_version());
     let features = watermaster_kafka::client_features();
     let has = |name: &str| features.split(',').any(|feature| feature == name);
@@ -23,7 +21,7 @@ fn long() -> String {
     let features = features.replace(',', ", ");
     let mechanisms = format!("{mechanisms}, tokens of AWS IAM");
     format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}\nschema registry: Avro, Protobuf")
-}
+});
 
 #[cfg(test)]
 mod tests {

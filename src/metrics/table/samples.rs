@@ -1,11 +1,12 @@
 //! The samples of metrics that take more than an expression.
 
 use std::collections::HashSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use watermaster_api::{ChangeView, ClientGroupView, PastChange};
 use watermaster_core::pace::PaceView;
 
+use crate::clock;
 use crate::metrics::{Publisher, ServiceMetrics, counters::Decisions, text::Samples};
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -29,8 +30,7 @@ pub(super) fn put_groups(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn
 /// Returns the seconds since a time in milliseconds since 1970; 0 without a time.
 pub(super) fn age(time_ms: Option<i64>) -> f64 {
     let then = Duration::from_millis(time_ms.and_then(|time| u64::try_from(time).ok()).unwrap_or(0));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    if then.is_zero() { 0.0 } else { now.saturating_sub(then).as_secs_f64() }
+    if then.is_zero() { 0.0 } else { clock::since_epoch().saturating_sub(then).as_secs_f64() }
 }
 
 pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {
