@@ -5,12 +5,12 @@
 mod pages;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use strum::VariantNames;
 use crate::shared::Shared;
+use strum::VariantNames;
 use watermaster_api::{ClientGroupView, GroupFigures, ServiceFigures};
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
@@ -388,32 +388,30 @@ impl NewestLetter {
 /// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for
 /// the capacity its newest state.
 #[derive(Debug, Clone, Default)]
-pub struct SnapshotCell(Arc<Published>);
-
-#[derive(Debug, Default)]
-struct Published {
-    snapshot: Shared<Arc<ServiceSnapshot>>,
-    observed: Shared<Arc<Observed>>,
-    pace: Shared<Option<Arc<PaceView>>>,
-    letters: Shared<Option<Arc<NewestLetters>>>,
+pub struct SnapshotCell {
+    snapshot: Arc<Shared<Arc<ServiceSnapshot>>>,
+    pub observed: Arc<Shared<Arc<Observed>>>,
+    /// The state of the search; `None` if it is not wanted.
+    pub pace: Arc<Shared<Option<Arc<PaceView>>>>,
+    letters: Arc<Shared<Option<Arc<NewestLetters>>>>,
     /// A request wants to see the newest dead letters.
-    letters_wanted: AtomicBool,
+    letters_wanted: Arc<AtomicBool>,
 }
 
 impl SnapshotCell {
     /// Returns whether both are the place of one engine.
     pub fn is(&self, other: &SnapshotCell) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.snapshot, &other.snapshot)
     }
 
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
-        self.0.snapshot.set(Arc::new(snapshot));
+        self.snapshot.set(Arc::new(snapshot));
     }
 
     /// Returns the newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        self.0.snapshot.get()
+        self.snapshot.get()
     }
 
     /// Shows why the service is not ready, with its other figures as they are.
@@ -431,39 +429,19 @@ impl SnapshotCell {
         self.set(last);
     }
 
-    /// Replaces the brokers' answers.
-    pub fn set_observed(&self, observed: Observed) {
-        self.0.observed.set(Arc::new(observed));
-    }
-
     /// Replaces the newest dead letters; `None` while they can't be read.
     pub fn set_letters(&self, letters: Option<NewestLetters>) {
-        self.0.letters.set(letters.map(Arc::new));
+        self.letters.set(letters.map(Arc::new));
     }
 
     /// Returns the newest dead letters as they were read last, and has them read again soon.
     pub fn ask_for_letters(&self) -> Option<Arc<NewestLetters>> {
-        self.0.letters_wanted.store(true, Ordering::Relaxed);
-        self.0.letters.get()
+        self.letters_wanted.store(true, Ordering::Relaxed);
+        self.letters.get()
     }
 
     /// Returns whether the newest dead letters were asked for since the last call.
     pub fn take_wish_for_letters(&self) -> bool {
-        self.0.letters_wanted.swap(false, Ordering::Relaxed)
-    }
-
-    /// Replaces the state of the search for the capacity.
-    pub fn set_pace(&self, pace: Option<PaceView>) {
-        self.0.pace.set(pace.map(Arc::new));
-    }
-
-    /// Returns the newest state of the search for the capacity; `None` if it is not wanted.
-    pub fn pace(&self) -> Option<Arc<PaceView>> {
-        self.0.pace.get()
-    }
-
-    /// Returns the brokers' newest answers.
-    pub fn observed(&self) -> Arc<Observed> {
-        self.0.observed.get()
+        self.letters_wanted.swap(false, Ordering::Relaxed)
     }
 }

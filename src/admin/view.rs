@@ -20,7 +20,7 @@ pub(super) fn services(handles: &[ServiceHandle]) -> ServicesView {
 }
 
 pub(super) fn service(handle: &ServiceHandle) -> ServiceView {
-    let (snapshot, pace) = (handle.cell.get(), handle.cell.pace());
+    let (snapshot, pace) = (handle.cell.get(), handle.cell.pace.get());
     let clients = snapshot.clients.iter().map(client).collect();
     let (pace, groups) = (pace.as_deref().map(pace_figures), snapshot.throttle.groups.clone());
     ServiceView { figures: snapshot.figures.clone(), pace, groups, clients }

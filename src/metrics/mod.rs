@@ -108,7 +108,7 @@ impl Publisher {
             metrics.clients.update(&snapshot);
             metrics.newest = snapshot;
         }
-        (metrics.is_alive, metrics.observed, metrics.pace) = (is_alive, cell.observed(), cell.pace());
+        (metrics.is_alive, metrics.observed, metrics.pace) = (is_alive, cell.observed.get(), cell.pace.get());
     }
 
     /// Takes over the most open records that a published service may have, and their number.

@@ -95,7 +95,7 @@ fn publish_start(publisher: &mut Publisher) -> SnapshotCell {
 }
 
 fn publish_observed(publisher: &mut Publisher, cell: &SnapshotCell, observed: Observed) {
-    cell.set_observed(observed);
+    cell.observed.set(observed.into());
     publisher.publish("kyc", cell, true);
 }
 
@@ -183,7 +183,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     cell.set(shown);
     let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
     let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
-    cell.set_pace(Some(pace));
+    cell.pace.set(Some(pace.into()));
     publish_observed(&mut publisher, &cell, lag(7));
     publisher.publish_open("kyc", [Some(500), Some(20)]);
     rules::publish_known(&mut publisher);

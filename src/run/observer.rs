@@ -74,7 +74,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
             followers.follow(&kafka, &running, &stop);
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
-                handle.cell.set_observed(subject.observe(&mut client, service, &stop));
+                handle.cell.observed.set(Arc::new(subject.observe(&mut client, service, &stop)));
                 for topic in subject.topics_made_anew(&mut client, service) {
                     warn!(service = service.name, topic, "a source was made anew: reading it by another consumer");
                     handle.inbox.leave(Change { read_anew: true, ..Change::default() });

@@ -1,5 +1,6 @@
 //! Searches for the capacity of services with `[service.pace]`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,13 +52,13 @@ pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
             let (late_seconds, capacity) = (view.late.as_secs_f64(), view.found);
             info!(service = service.name, late_seconds, capacity, "the service was late: its capacity is found anew");
         }
-        handle.cell.set_pace(Some(view));
+        handle.cell.pace.set(Some(Arc::new(view)));
         while Instant::now() < next && !ends() {
             thread::sleep(CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())));
         }
     }
     handle.pace.forget_limit();
-    handle.cell.set_pace(None);
+    handle.cell.pace.set(None);
 }
 
 /// Asks for the offsets, and hands them over.
@@ -129,7 +130,7 @@ impl EngineCounts {
 
     /// Returns whether all partitions of the sources were here at some time in the last minute.
     fn is_alone(&mut self, snapshot: &ServiceSnapshot, handle: &ServiceHandle) -> bool {
-        let exist: usize = handle.cell.observed().partitions.values().sum();
+        let exist: usize = handle.cell.observed.get().partitions.values().sum();
         if snapshot.partitions.len() >= exist {
             self.shared_since = None;
             return true;

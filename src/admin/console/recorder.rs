@@ -205,7 +205,7 @@ fn demand(client: &ClientSnapshot) -> DemandView {
 
 impl Look {
     fn at(handle: &ServiceHandle) -> Look {
-        let (snapshot, observed) = (handle.cell.get(), handle.cell.observed());
+        let (snapshot, observed) = (handle.cell.get(), handle.cell.observed.get());
         let totals = &snapshot.throttle.totals;
         let (mut counts, mut shadow) = (totals.unregistered, totals.unregistered_shadow);
         let (mut wants, mut granted, mut backlog, mut shadow_backlog) = (0, 0, 0, 0);
@@ -242,7 +242,7 @@ impl Look {
         let busiest = busiest.0.iter().map(|(_, client)| (*client).clone()).collect();
         let now = ServiceNow {
             figures: snapshot.figures.clone(),
-            pace: handle.cell.pace().as_deref().map(view::pace_figures),
+            pace: handle.cell.pace.get().as_deref().map(view::pace_figures),
             group: snapshot.group.figures.clone(),
             groups: snapshot.throttle.groups.clone(),
             known_clients: snapshot.clients.known(),

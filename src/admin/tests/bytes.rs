@@ -18,10 +18,13 @@ fn answers_keep_their_bytes() {
     service.clients = [waiting()].into_iter().collect();
     service.group.figures = group();
     server.show(service);
-    server.state.services()[0].cell.set_pace(Some(pace()));
+    server.state.services()[0].cell.pace.set(Some(pace().into()));
     let paths = ["/v1/services", "/v1/services/kyc/group", "/v1/services/kyc/clients?top=1"];
     shown.extend(paths.map(|path| answer(&server, path)));
-    server.state.services()[0].cell.set_pace(Some(PaceView { found: None, rate: None, signal_age: None, ..pace() }));
+    server.state.services()[0]
+        .cell
+        .pace
+        .set(Some(PaceView { found: None, rate: None, signal_age: None, ..pace() }.into()));
     shown.extend(["/v1/services/kyc", "/v1/services/kyc/clients/credit-card"].map(|path| answer(&server, path)));
     assert_eq!(shown.join("\n"), ANSWERS.trim_end());
 }
