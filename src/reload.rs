@@ -276,7 +276,7 @@ impl Configuration {
                 let has_other_policy = |was: &Service| (&was.policy, &was.pace) != (&service.policy, &service.pace);
                 let is_known = names.is_some() || service.patterns.is_empty();
                 let has_other_policy = was.is_none_or(has_other_policy);
-                let capacity = if has_other_policy { handle.pace.change(service) } else { None };
+                let capacity = if has_other_policy { handle.pace.lock().change(service) } else { None };
                 let policy = has_other_policy.then(|| service.policy.clone());
                 handle.open.lock().max = service.max_open;
                 handle.rules.known().max_capacity = service.rules_max_capacity;

@@ -104,42 +104,21 @@ impl Inbox {
     }
 }
 
-/// The search for the capacity of one service: its settings, and its limit if the service has it.
+/// The search for the capacity of one service.
 #[derive(Debug, Default)]
-pub struct PaceCell(Shared<(Option<PaceSettings>, Option<u64>)>);
+pub struct PaceSearch {
+    pub settings: Option<PaceSettings>,
+    /// The limit that the service has now; `None` for the configured capacity, and while nothing searches.
+    pub limit: Option<u64>,
+}
 
-impl PaceCell {
-    pub fn settings(&self) -> Option<PaceSettings> {
-        self.0.lock().0.clone()
-    }
-
-    /// Sets the limit that the service has now, `None` for the configured capacity, and does `tell` before other
-    /// settings can come. Does nothing if the search has other settings by now.
-    pub fn set_limit(&self, settings: &PaceSettings, limit: Option<u64>, tell: impl FnOnce()) {
-        let mut cell = self.0.lock();
-        if cell.0.as_ref() == Some(settings) {
-            cell.1 = limit;
-            tell();
-        }
-    }
-
-    /// Notes that nothing searches any more.
-    pub fn forget_limit(&self) {
-        self.0.lock().1 = None;
-    }
-
-    /// The limit that the service has now; `None` for the configured capacity.
-    pub fn limit(&self) -> Option<u64> {
-        self.0.lock().1
-    }
-
+impl PaceSearch {
     /// Takes over the settings of a service that is configured anew. Returns the limit in force, if the service follows
     /// the search.
-    pub fn change(&self, service: &Service) -> Option<u64> {
-        let mut cell = self.0.lock();
-        cell.0 = service.pace.clone();
+    pub fn change(&mut self, service: &Service) -> Option<u64> {
+        self.settings.clone_from(&service.pace);
         let pace = service.pace.as_ref().filter(|pace| pace.applies())?;
-        cell.1.map(|limit| limit.clamp(pace.params.floor, pace.params.ceiling))
+        self.limit.map(|limit| limit.clamp(pace.params.floor, pace.params.ceiling))
     }
 }
 
@@ -161,7 +140,7 @@ pub struct ServiceHandle {
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
     pub inbox: Arc<Inbox>,
-    pub pace: Arc<PaceCell>,
+    pub pace: Arc<Shared<PaceSearch>>,
     pub open: Arc<Shared<OpenRecords>>,
     pub rules: Arc<RulesCell>,
     /// Set when the engine is to finish its round and leave.
@@ -186,7 +165,7 @@ impl ServiceHandle {
         snapshot.sources.retention = retention.collect();
         cell.set(snapshot);
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
-        let pace = Arc::new(PaceCell(Shared::new((service.pace.clone(), None))));
+        let pace = Arc::new(Shared::new(PaceSearch { settings: service.pace.clone(), limit: None }));
         let open = Arc::new(Shared::new(OpenRecords { max: service.max_open, ..OpenRecords::default() }));
         let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
         let rules = Arc::<RulesCell>::default();

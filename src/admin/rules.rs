@@ -247,7 +247,7 @@ fn policy_at(service: &Service, handle: &ServiceHandle, rules: &[Rule], client: 
     let mut policy = with_run_time(&service.policy, rules);
     policy.meet_groups_of(handle.cell.get().clients.iter().map(|known| &*known.name).chain(client));
     let mut policy = policy.at(at);
-    policy.take_found(handle.pace.limit());
+    policy.take_found(handle.pace.lock().limit);
     policy
 }
 

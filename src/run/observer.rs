@@ -176,7 +176,7 @@ impl Followers {
             if service.rules_topic.is_some() {
                 self.start("rules", rules::follow, kafka, service, handle, stop);
             }
-            if handle.pace.settings().is_some() {
+            if handle.pace.lock().settings.is_some() {
                 self.start("pace", pace::search, kafka, service, handle, stop);
             }
             if handle.open.get().max.is_some() && !self.start("open", open::bound, kafka, service, handle, stop) {

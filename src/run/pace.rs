@@ -25,14 +25,15 @@ const SMALL_CHANGE: u64 = 100;
 /// Searches until there are no settings for it.
 pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, stop: &AtomicBool) {
     let ends = || stop.load(Ordering::Relaxed) || handle.is_stopped();
-    let Some(mut settings) = handle.pace.settings() else { return };
+    let Some(mut settings) = handle.pace.lock().settings.clone() else { return };
     let clock = Clock::start();
     let mut pace = Pace::new(settings.params.clone(), clock.now());
     let mut target = Target::new(kafka, service);
     let mut engine = EngineCounts::default();
     while !ends() {
         let next = Instant::now() + settings.poll;
-        match handle.pace.settings() {
+        let configured = handle.pace.lock().settings.clone();
+        match configured {
             None => break,
             Some(changed) if changed != settings => {
                 settings = changed;
@@ -57,7 +58,7 @@ pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
             thread::sleep(CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())));
         }
     }
-    handle.pace.forget_limit();
+    handle.pace.lock().limit = None;
     handle.cell.pace.set(None);
 }
 
@@ -103,11 +104,15 @@ fn tell(pace: &Pace, settings: &PaceSettings, handle: &ServiceHandle, snapshot: 
     let in_force = snapshot.figures.capacity;
     let is_bound = [params.floor, params.ceiling, params.capacity].contains(&limit);
     let is_small = limit.abs_diff(in_force) * SMALL_CHANGE < in_force;
-    handle.pace.set_limit(settings, (params.control == Control::Apply).then_some(limit), || {
-        if params.control == Control::Apply && limit != in_force && (is_bound || !is_small) {
-            handle.inbox.leave(Change { capacity: Some(limit), ..Change::default() });
-        }
-    });
+    // The limit is told before other settings can come.
+    let mut search = handle.pace.lock();
+    if search.settings.as_ref() != Some(settings) {
+        return;
+    }
+    search.limit = (params.control == Control::Apply).then_some(limit);
+    if params.control == Control::Apply && limit != in_force && (is_bound || !is_small) {
+        handle.inbox.leave(Change { capacity: Some(limit), ..Change::default() });
+    }
 }
 
 /// The engine's figures at the last poll.
