@@ -73,8 +73,6 @@ pub struct Metric {
     pub values: &'static [(&'static str, &'static [&'static str])],
     /// One sentence for people; no backslash, no line break.
     pub help: &'static str,
-    /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
-    pub buckets: &'static [f64],
     /// The reason for which no dashboard shows the metric; `None` for those that one shows.
     pub uncharted: Option<&'static str>,
     pub(super) source: SampleSource,
@@ -84,18 +82,16 @@ const fn one(texts: &[&'static str]) -> Option<&'static str> {
     if let [text] = texts { Some(*text) } else { None }
 }
 
-const fn buckets(kind: MetricKind, bounds: &'static [f64]) -> &'static [f64] {
-    if matches!(kind, MetricKind::Histogram) { bounds } else { &[] }
-}
-
-/// All histograms are of times, over the buckets in which the core counts them.
-macro_rules! bounds {
-    (Client) => {
-        &CLIENT_BOUNDS
-    };
-    ($other:ident) => {
-        &BOUNDS
-    };
+impl Metric {
+    /// Returns the upper bounds of a histogram's buckets, rising; none for other kinds. All histograms are of times,
+    /// over the buckets in which the core counts them.
+    pub fn buckets(&self) -> &'static [f64] {
+        match (self.kind, self.source) {
+            (MetricKind::Histogram, SampleSource::Client(_)) => &CLIENT_BOUNDS,
+            (MetricKind::Histogram, _) => &BOUNDS,
+            _ => &[],
+        }
+    }
 }
 
 const DECISIONS: &[&str] = &["admitted", "rejected"];
@@ -112,7 +108,6 @@ macro_rules! metrics {
                 labels: &[$($label),*],
                 values: &[$($(($label, $values),)?)*],
                 help: $help,
-                buckets: buckets(MetricKind::$kind, bounds!($source)),
                 uncharted: one(&[$($why)?]),
                 source: SampleSource::$source$(($write))?,
             }

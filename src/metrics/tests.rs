@@ -376,7 +376,7 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     for metric in TABLE.iter().filter(|metric| metric.kind == MetricKind::Histogram) {
         let name = format!("{}_bucket", metric.name);
         let bound = |bound: &f64| bound.to_string();
-        let expected: BTreeSet<String> = metric.buckets.iter().map(bound).chain(["+Inf".to_owned()]).collect();
+        let expected: BTreeSet<String> = metric.buckets().iter().map(bound).chain(["+Inf".to_owned()]).collect();
         for samples in [&before, &after] {
             let buckets = samples.keys().filter(|(found, _)| *found == name);
             assert_eq!(buckets.map(|(_, labels)| labels["le"].clone()).collect::<BTreeSet<_>>(), expected, "{name}");

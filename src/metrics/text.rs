@@ -68,7 +68,7 @@ impl<'a> Samples<'a> {
 
     /// Writes a histogram's buckets, sum and count.
     pub(super) fn put_buckets(&mut self, more: &[&str], counts: &[u64], sum: f64) {
-        let bounds = self.metric.buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        let bounds = self.metric.buckets().iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         let mut count = 0;
         for (bound, counted) in bounds.zip(counts) {
             count += counted;

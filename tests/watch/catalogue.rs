@@ -39,7 +39,7 @@ impl Series {
     pub fn values(self, label: &str) -> Option<Vec<String>> {
         if label == "le" && self.is_bucket {
             // Prometheus 3 writes a whole bound with a decimal.
-            let bounds = self.metric.buckets.iter().flat_map(|bound| [bound.to_string(), format!("{bound}\\.0")]);
+            let bounds = self.metric.buckets().iter().flat_map(|bound| [bound.to_string(), format!("{bound}\\.0")]);
             return Some(bounds.chain(["+Inf".to_owned()]).collect());
         }
         let (_, known) = self.metric.values.iter().find(|(name, _)| *name == label)?;
