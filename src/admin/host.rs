@@ -11,32 +11,32 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, extract::Request, http::uri::Authority, middleware::Next};
+use axum::{extract::Request, extract::State, http::uri::Authority, middleware::Next};
 use serde_json::json;
+
+use super::refusal;
 
 /// The hosts that a request may name, with any port.
 const ALLOWED: [&str; 3] = ["localhost", "127.0.0.0/8", "[::1]"];
 
-/// Answers 421 to a request for another host than this machine.
-pub(super) async fn check(request: Request, next: Next) -> Response {
+/// Answers 421 to a request on loopback for another host than this machine, and 403 to one of a page of another host.
+///
+/// Beyond loopback a host name may lead here in many ways, and the token protects the answers.
+pub(super) async fn check(State(on_loopback): State<bool>, request: Request, next: Next) -> Response {
     let named = match request.uri().authority() {
         Some(authority) => is_this_machine(authority.as_str()),
         None => names_this_machine(request.headers(), request.version()),
     };
-    if named {
-        return next.run(request).await;
+    if on_loopback && !named {
+        let error = "admin.listen is a loopback address, and the Host header of this request names another host";
+        let body = json!({ "error": error, "allowed": ALLOWED });
+        return refusal(StatusCode::MISDIRECTED_REQUEST, body).into_response();
     }
-    let error = "admin.listen is a loopback address, and the Host header of this request names another host";
-    (StatusCode::MISDIRECTED_REQUEST, Json(json!({ "error": error, "allowed": ALLOWED }))).into_response()
-}
-
-/// Answers 403 to a request of a page of another host.
-pub(super) async fn check_origin(request: Request, next: Next) -> Response {
-    if comes_from_itself(request.headers()) {
-        return next.run(request).await;
+    if !comes_from_itself(request.headers()) {
+        let error = "the Origin header of this request names another host than its Host header";
+        return refusal(StatusCode::FORBIDDEN, json!({ "error": error })).into_response();
     }
-    let error = "the Origin header of this request names another host than its Host header";
-    (StatusCode::FORBIDDEN, Json(json!({ "error": error }))).into_response()
+    next.run(request).await
 }
 
 /// Returns whether no `Origin` header names another host and port than the `Host` header.

@@ -135,16 +135,14 @@ fn router(state: Arc<AdminState>, recorder: Arc<Recorder>, local: SocketAddr) ->
         .layer(DefaultBodyLimit::max(rules::MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(guard, require_token));
     let files = if shows_console { console::files() } else { Router::new() };
-    let app = files
+    files
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text).layer(metrics_guard))
         .nest("/v1", v1)
         .fallback(not_found)
         .with_state(served)
-        .layer(middleware::from_fn(host::check_origin));
-    // Beyond loopback a host name may lead here in many ways, and the token protects the answers.
-    if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
+        .layer(middleware::from_fn_with_state(on_loopback, host::check))
 }
 
 const NOW: &str = "/now";
@@ -412,17 +410,14 @@ async fn metrics_text(State(served): State<Arc<Served>>) -> Result<Response, Htt
 
 fn render_metrics(state: &AdminState) -> String {
     let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
-    let services = state.services();
-    publisher.keep_only(|name, cell| services.iter().any(|service| service.name == name && service.cell.is(cell)));
-    for service in &services {
-        publisher.publish(&service.name, &service.cell, silence(service).is_none());
-        let open = service.open.get();
-        publisher.publish_open(&service.name, [open.max, open.counted]);
-    }
     let configuration = &state.configuration;
-    let now = clock::wall_ms();
-    for (service, handle) in configuration.running() {
-        publisher.publish_rules(&service.name, RulesFigures::of(&service, &handle.rules, now));
+    let (services, now) = (configuration.running(), clock::wall_ms());
+    publisher.keep_only(|name, cell| services.iter().any(|(_, handle)| handle.name == name && handle.cell.is(cell)));
+    for (service, handle) in &services {
+        let metrics = publisher.publish(&handle.name, &handle.cell, silence(handle).is_none());
+        let open = handle.open.get();
+        metrics.open = [open.max, open.counted];
+        metrics.rules = RulesFigures::of(service, &handle.rules, now);
     }
     publisher.publish_reload(configuration.last(), configuration.hash(), configuration.past_changes());
     publisher.render()

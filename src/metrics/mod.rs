@@ -53,7 +53,7 @@ pub struct Publisher {
 
 /// The figures of one service.
 #[derive(Debug, Default)]
-struct ServiceMetrics {
+pub struct ServiceMetrics {
     /// The place from which the figures come.
     cell: SnapshotCell,
     clients: ClientLabels,
@@ -63,8 +63,8 @@ struct ServiceMetrics {
     observed: Arc<Observed>,
     pace: Option<Arc<PaceView>>,
     /// The most open records, and their number.
-    open: [Option<u64>; 2],
-    rules: RulesFigures,
+    pub open: [Option<u64>; 2],
+    pub rules: RulesFigures,
 }
 
 /// The figures of one client label.
@@ -98,8 +98,8 @@ impl Publisher {
     }
 
     /// Takes over the newest figures of a service, and whether its engine does not hang; taking over a snapshot twice
-    /// changes nothing.
-    pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) {
+    /// changes nothing. Returns all figures of the service: the others are set there.
+    pub fn publish(&mut self, service: &str, cell: &SnapshotCell, is_alive: bool) -> &mut ServiceMetrics {
         let clients = || ClientLabels::new(self.metrics_clients);
         let new = || ServiceMetrics { cell: cell.clone(), clients: clients(), ..ServiceMetrics::default() };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
@@ -109,20 +109,7 @@ impl Publisher {
             metrics.newest = snapshot;
         }
         (metrics.is_alive, metrics.observed, metrics.pace) = (is_alive, cell.observed.get(), cell.pace.get());
-    }
-
-    /// Takes over the most open records that a published service may have, and their number.
-    pub fn publish_open(&mut self, service: &str, open: [Option<u64>; 2]) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.open = open;
-        }
-    }
-
-    /// Takes over the figures of the rules of a published service.
-    pub fn publish_rules(&mut self, service: &str, rules: RulesFigures) {
-        if let Some(metrics) = self.services.get_mut(service) {
-            metrics.rules = rules;
-        }
+        metrics
     }
 
     /// Takes over the result of the last attempt to read the configuration, of which the start is one, the hash of

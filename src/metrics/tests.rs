@@ -185,7 +185,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
     cell.pace.set(Some(pace.into()));
     publish_observed(&mut publisher, &cell, lag(7));
-    publisher.publish_open("kyc", [Some(500), Some(20)]);
+    publisher.services.get_mut("kyc").unwrap().open = [Some(500), Some(20)];
     rules::publish_known(&mut publisher);
     // The newer one of two equal changes has the series.
     let changes = vec![past_change("2026-01-01T00:00:07Z"), past_change("2026-01-01T00:00:00Z")];

@@ -55,7 +55,7 @@ fn cell() -> RulesCell {
 fn scrape_rules(service: &Service, cell: &RulesCell) -> Samples {
     let mut publisher = Publisher::new("", 10);
     publish_start(&mut publisher);
-    publisher.publish_rules("kyc", RulesFigures::of(service, cell, NOW_MS));
+    publisher.services.get_mut("kyc").unwrap().rules = RulesFigures::of(service, cell, NOW_MS);
     parse(&publisher.render()).0.into_iter().filter(|((name, _), _)| name.starts_with("watermaster_rules")).collect()
 }
 
@@ -69,7 +69,8 @@ fn of_service(samples: &Samples, name: &str) -> Option<f64> {
 
 /// Publishes rules of each origin, so that each metric of rules has a sample.
 pub(super) fn publish_known(publisher: &mut Publisher) {
-    publisher.publish_rules("kyc", RulesFigures::of(&service_with(Some("rules"), &["base"]), &cell(), NOW_MS));
+    let rules = RulesFigures::of(&service_with(Some("rules"), &["base"]), &cell(), NOW_MS);
+    publisher.services.get_mut("kyc").unwrap().rules = rules;
 }
 
 #[test]
