@@ -28,7 +28,7 @@ pub enum TlsError {
 /// A certificate with its chain and its key, with which connections by TLS 1.2 and 1.3 are accepted.
 #[derive(Clone)]
 pub struct TlsIdentity {
-    acceptor: SslAcceptor,
+    pub acceptor: SslAcceptor,
     /// The time at which the certificate expired, if it has.
     pub expired: Option<String>,
 }
@@ -54,10 +54,6 @@ impl TlsIdentity {
         chain.try_for_each(|link| builder.add_extra_chain_cert(link))?;
         let is_expired = first.not_after() < Asn1Time::days_from_now(0)?;
         Ok(TlsIdentity { acceptor: builder.build(), expired: is_expired.then(|| first.not_after().to_string()) })
-    }
-
-    pub fn acceptor(&self) -> &SslAcceptor {
-        &self.acceptor
     }
 }
 

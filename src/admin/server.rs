@@ -115,7 +115,7 @@ async fn begin(
 }
 
 async fn handshake(stream: TcpStream, tls: &TlsIdentity) -> Result<SslStream<TcpStream>, openssl::ssl::Error> {
-    let mut stream = SslStream::new(Ssl::new(tls.acceptor().context())?, stream)?;
+    let mut stream = SslStream::new(Ssl::new(tls.acceptor.context())?, stream)?;
     Pin::new(&mut stream).accept().await?;
     Ok(stream)
 }

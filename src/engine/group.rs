@@ -349,8 +349,8 @@ impl GroupMember {
 /// are valid at a time follow from those and from the time.
 fn params(job: &Job, configured: &PolicyInForce, policy: &Policy) -> GroupParams {
     let ahead_time = job.service.group_ahead_time.unwrap_or_else(|| GroupParams::default_ahead_time(policy.cycle));
-    let params = GroupParams::new(configured.configured(), ahead_time, job.service.group_silence);
-    GroupParams { capacity: policy.capacity, rules: configured.checksum(), ..params }
+    let params = GroupParams::new(&configured.configured, ahead_time, job.service.group_silence);
+    GroupParams { capacity: policy.capacity, rules: configured.run_time.checksum, ..params }
 }
 
 /// Returns the number of records that instances admitted in the last cycle before the group began: with `scope =

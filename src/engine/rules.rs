@@ -14,9 +14,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The policy of the configuration, with all that changes it.
 #[derive(Debug)]
 pub(super) struct PolicyInForce {
-    configured: Policy,
+    pub(super) configured: Policy,
     /// The rules of run time, and the policy of the configuration with them.
-    run_time: RulesToTake,
+    pub(super) run_time: RulesToTake,
     with_rules: Policy,
     /// The groups that records named and patterns of rules make, and those that came since the last look.
     groups: BTreeSet<Arc<str>>,
@@ -45,11 +45,6 @@ impl PolicyInForce {
         }
     }
 
-    /// The policy of the configuration.
-    pub(super) fn configured(&self) -> &Policy {
-        &self.configured
-    }
-
     /// Takes another policy of the configuration, and the limit of the search for the capacity.
     pub(super) fn change(&mut self, configured: Policy, found: Option<u64>) {
         (self.configured, self.found) = (configured, found);
@@ -60,11 +55,6 @@ impl PolicyInForce {
     pub(super) fn take_run_time(&mut self, rules: RulesToTake) {
         self.run_time = rules;
         self.with_rules = with_run_time(&self.configured, &self.run_time.rules);
-    }
-
-    /// The sum over the rules of run time.
-    pub(super) fn checksum(&self) -> u64 {
-        self.run_time.checksum
     }
 
     /// Takes another limit of the search. Returns whether it is another one.
@@ -146,7 +136,7 @@ mod tests {
         let capacity = |capacity, found, pace_observes| {
             let effects = Effects { capacity: Some(capacity), pace_observes, ..Effects::default() };
             let mut in_force = PolicyInForce::new(policy(effects));
-            in_force.change(in_force.configured().clone(), found);
+            in_force.change(in_force.configured.clone(), found);
             [9, 10, 20].map(|now| in_force.look(now).capacity)
         };
         assert_eq!(capacity(300, None, None), [100, 300, 100]);
