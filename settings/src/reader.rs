@@ -21,8 +21,7 @@ mod tree;
 mod values;
 mod variables;
 
-use std::path::{Path, PathBuf};
-use std::{cell::RefCell, collections::BTreeMap, ffi::OsString};
+use std::{cell::RefCell, collections::BTreeMap, ffi::OsString, path::Path};
 
 use serde_json::{Map, Value};
 
@@ -53,8 +52,8 @@ pub struct Entry {
 /// The layers of a file or several, and the findings of reading them.
 pub struct Reader {
     schema: &'static Schema,
-    /// The first file.
-    path: PathBuf,
+    /// The first file, which is the origin of a section that is not written.
+    origin: Origin,
     root: tree::Table,
     /// The errors of values that have no text to read.
     unread: Vec<ConfigError>,
@@ -129,7 +128,7 @@ impl Reader {
     fn of_table(schema: &'static Schema, root: tree::Table, path: &Path) -> Reader {
         Reader {
             schema,
-            path: path.to_owned(),
+            origin: Origin::File { path: path.to_owned(), line: None },
             root,
             unread: Vec::new(),
             errors: RefCell::default(),
@@ -141,11 +140,6 @@ impl Reader {
     /// Returns the whole file as a section.
     pub fn root(&self) -> Section<'_> {
         Section::root(self, &self.schema.root)
-    }
-
-    /// Returns the origin of a section that is not written.
-    fn file_origin(&self) -> Origin {
-        Origin::File { path: self.path.clone(), line: None }
     }
 
     /// Returns `value`, which was read from the sections, with the findings.

@@ -24,7 +24,7 @@ pub struct Section<'a> {
 
 impl<'a> Section<'a> {
     pub(super) fn root(reader: &'a Reader, schema: &'static SectionSchema) -> Section<'a> {
-        let (table, path, origin) = (Some(&reader.root), KeyPath::default(), reader.file_origin());
+        let (table, path, origin) = (Some(&reader.root), KeyPath::default(), reader.origin.clone());
         let root = Section { reader, table, path, schema, origin, service: None };
         root.refuse_unknown_keys(&[]);
         root
@@ -34,7 +34,7 @@ impl<'a> Section<'a> {
     fn inner(&self, node: Option<&'a Node>, path: KeyPath, schema: &'static SectionSchema) -> Section<'a> {
         let table = node.and_then(Node::as_table);
         let name = table.filter(|_| schema.shape == Shape::Services).and_then(|table| table.get("name")?.as_text());
-        let origin = node.map_or_else(|| self.reader.file_origin(), |node| node.origin.clone());
+        let origin = node.map_or(&self.reader.origin, |node| &node.origin).clone();
         let inner = Section { reader: self.reader, table, path, schema, origin, service: name.or(self.service) };
         // The keys of a section with variants are known once its variant is.
         if schema.sections.iter().all(|section| section.shape != Shape::Variant) {
