@@ -11,7 +11,7 @@ use figment::{Figment, Profile, Provider as _, providers::Serialized};
 
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
-use super::names::{Misnamed, VariableNames};
+use super::names::VariableNames;
 use super::schema::{Schema, SectionSchema, Shape};
 use super::tree::{Node, NodeContent, ScalarForm, Table};
 use super::variables::Environment;
@@ -131,7 +131,7 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
     for (name, value) in environment {
         let Some((name, key)) = name.to_str().and_then(|name| Some((name, names.key(name)?))) else { continue };
         let origin = Origin::Variable(name.to_owned());
-        let (key, problem, allowed) = match (key, value.to_str()) {
+        match (key, value.to_str()) {
             (Ok(key), Some(text)) => {
                 let value = Node { origin, content: NodeContent::Scalar(text.to_owned(), ScalarForm::Any) };
                 let number = values.number(value, None, "");
@@ -139,12 +139,13 @@ pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environme
                     Value::Dict(Tag::Default, Dict::from([(layer_key(segment), inner)]))
                 });
                 layers = layers.merge(Serialized::defaults(layer));
-                continue;
             }
-            (Ok(key), None) => (key, "is not UTF-8".to_owned(), "text in UTF-8".to_owned()),
-            (Err(Misnamed { key, problem, allowed }), _) => (key, problem, allowed),
-        };
-        errors.push(ConfigError { key, service: None, problem, allowed, origin });
+            (Ok(key), None) => {
+                let (problem, allowed) = ("is not UTF-8".to_owned(), "text in UTF-8".to_owned());
+                errors.push(ConfigError { key, service: None, problem, allowed, origin });
+            }
+            (Err(error), _) => errors.push(*error),
+        }
     }
     (values.merged(&layers), errors)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::error::{ConfigError, Origin};
 use super::key_path::{KeyPath, Segment};
 use super::schema::{Schema, SectionSchema, Shape};
 use super::tree::{Node, NodeContent, Table};
@@ -15,13 +16,6 @@ pub struct VariableNames {
     keys: BTreeMap<String, Vec<KeyPath>>,
     /// The tables with keys that are not in the schema.
     free: Vec<(String, KeyPath)>,
-}
-
-/// The reason why a variable sets no key.
-pub struct Misnamed {
-    pub key: KeyPath,
-    pub problem: String,
-    pub allowed: String,
 }
 
 impl VariableNames {
@@ -67,7 +61,7 @@ impl VariableNames {
     ///
     /// # Errors
     /// Fails when a variable with the prefix sets no key, or might set several.
-    pub fn key(&self, variable: &str) -> Option<Result<KeyPath, Misnamed>> {
+    pub fn key(&self, variable: &str) -> Option<Result<KeyPath, Box<ConfigError>>> {
         let prefix = self.schema.variable_prefix;
         let name = variable.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
         let is_other = self.schema.other_variables.iter().any(|other| name.starts_with(other));
@@ -79,9 +73,10 @@ impl VariableNames {
             Some([key]) => Ok(key.clone()),
             Some(keys) => {
                 let keys: Vec<_> = keys.iter().map(ToString::to_string).collect();
-                Err(misnamed(&name, "means more than one key", format!("one of {} in the file", keys.join(", "))))
+                let allowed = format!("one of {} in the file", keys.join(", "));
+                Err(misnamed(variable, &name, "means more than one key", allowed))
             }
-            None => self.free_key(&name).ok_or_else(|| self.unknown(&name)),
+            None => self.free_key(&name).ok_or_else(|| self.unknown(variable, &name)),
         })
     }
 
@@ -94,7 +89,7 @@ impl VariableNames {
         self.free.iter().find_map(in_table)
     }
 
-    fn unknown(&self, name: &str) -> Misnamed {
+    fn unknown(&self, variable: &str, name: &str) -> Box<ConfigError> {
         let prefix = self.schema.variable_prefix;
         let hint = similar(name, self.keys.keys().map(String::as_str));
         let hint = hint.map(|hint| format!(" (did you mean {prefix}{hint}?)")).unwrap_or_default();
@@ -102,13 +97,14 @@ impl VariableNames {
             "{prefix}SECTION{NESTING}KEY, or {prefix}SERVICE{NESTING}NAME{NESTING}KEY for a service of the file; \
              other lists can't be set by the environment{hint}"
         );
-        misnamed(name, "is not a key that a variable sets", allowed)
+        misnamed(variable, name, "is not a key that a variable sets", allowed)
     }
 }
 
-fn misnamed(name: &str, problem: &str, allowed: String) -> Misnamed {
+fn misnamed(variable: &str, name: &str, problem: &str, allowed: String) -> Box<ConfigError> {
     let key = name.to_ascii_lowercase().split(NESTING).map(|word| Segment::Name(word.to_owned())).collect();
-    Misnamed { key, problem: problem.to_owned(), allowed }
+    let (problem, origin) = (problem.to_owned(), Origin::Variable(variable.to_owned()));
+    Box::new(ConfigError { key, service: None, problem, allowed, origin })
 }
 
 /// Returns whether Kubernetes may have set a variable: it gives a pod some for each Service, and the Service of this
