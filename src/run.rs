@@ -4,7 +4,6 @@
 //! without asking the brokers about the topics first.
 
 mod discovery;
-mod http;
 mod observer;
 mod open;
 mod pace;
@@ -14,16 +13,18 @@ mod target;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::sync::{Arc, Mutex};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
+use crate::admin::{self, AdminState};
 use crate::fleet::{ANSWER_TIMEOUT, CHECK_INTERVAL, Fleet, wait_for_brokers};
-use crate::{reload::Configuration, services::ServiceHandle};
-use http::HttpServer;
+use crate::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
 pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
-use watermaster_settings::{Settings, config::Config};
+use watermaster_settings::{Admin, Settings, config::Config};
 
 /// The parts of a running configuration that its threads share.
 struct Parts {
@@ -40,6 +41,46 @@ impl Parts {
         let handles = configuration.services.all();
         Parts { fleet, configuration: Arc::new(configuration), handles }
     }
+}
+
+/// A server that runs until it is stopped or dropped.
+#[derive(Debug)]
+struct HttpServer {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl HttpServer {
+    /// Binds `admin.listen` and serves the figures of the engines; `/readyz` reports draining once `stop` is set.
+    async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, StartError> {
+        let (listener, address) = bind(&settings.admin).await?;
+        let state = AdminState {
+            publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
+            configuration: Arc::clone(&parts.configuration),
+            draining: Arc::clone(&parts.fleet.stop),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(admin::serve(listener, Arc::new(state), async { drop(stopped.await) }));
+        Ok(HttpServer { address, stop, task })
+    }
+
+    /// Answers open requests and ends.
+    async fn stop(self) {
+        drop(self.stop);
+        if let Ok(Err(why)) = self.task.await {
+            warn!("HTTP: {why}");
+        }
+    }
+}
+
+async fn bind(admin: &Admin) -> Result<(TcpListener, SocketAddr), StartError> {
+    let (listen, scheme) = (admin.listen, if admin.tls.is_some() { "https" } else { "http" });
+    let refused = |source| StartError::Bind { listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    info!("admin listening on {scheme}://{address}");
+    Ok((listener, address))
 }
 
 /// The options of `run`.

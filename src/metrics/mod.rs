@@ -11,7 +11,6 @@
 //! counted it.
 
 mod client_labels;
-mod counters;
 mod process;
 mod rules;
 pub mod table;
@@ -21,8 +20,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 pub use rules::RulesFigures;
 
-use client_labels::ClientLabels;
-use counters::CounterSet;
+use client_labels::{ClientLabels, CounterSet};
 use process::ProcessMetrics;
 use table::{SampleSource, TABLE};
 use text::Samples;

@@ -7,7 +7,7 @@ use watermaster_api::{ChangeView, ClientGroupView, PastChange};
 use watermaster_core::pace::PaceView;
 
 use crate::clock;
-use crate::metrics::{Publisher, ServiceMetrics, counters::Decisions, text::Samples};
+use crate::metrics::{Publisher, ServiceMetrics, client_labels::Decisions, text::Samples};
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
     let (counts, sum) = decisions.delays();
