@@ -128,12 +128,6 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     }
 }
 
-pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
-    let list: *const BorrowedHeaders = headers;
-    // SAFETY: as above: the address of a list that lives and stays unchanged while it is borrowed.
-    unsafe { sys::rd_kafka_header_cnt(list.cast()) }
-}
-
 /// An owned list of headers. (`OwnedHeaders` takes names as `str` and copies them twice, and can't be made of a
 /// message's list.)
 pub(super) struct HeaderList(NonNull<sys::rd_kafka_headers_t>);
@@ -185,8 +179,20 @@ impl TopicHandle {
         let name = CString::new(name).ok()?;
         // SAFETY: the client lives while it is borrowed, the name is a C string; null means the client's settings.
         let handle = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
-        (!handle.is_null()).then_some(TopicHandle(handle))
+        (!handle.is_null()).then(|| TopicHandle(handle))
     }
+
+    pub fn name(&self) -> String {
+        // SAFETY: the handle is valid until drop.
+        unsafe { topic_name(self.0) }
+    }
+}
+
+/// # Safety
+/// `topic` points to a topic of a client.
+unsafe fn topic_name(topic: *const sys::rd_kafka_topic_t) -> String {
+    // SAFETY: by the contract of this function; the name is a C string that never changes.
+    unsafe { text(sys::rd_kafka_topic_name(topic)) }.unwrap_or_default().into_owned()
 }
 
 impl Drop for TopicHandle {
@@ -277,29 +283,28 @@ pub(super) struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);
 impl GroupMetadata {
     /// Returns the current membership of this consumer, if it is a member.
     pub fn of<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
-        // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
-        // member id is a C string inside of it.
-        unsafe {
-            let metadata = NonNull::new(sys::rd_kafka_consumer_group_metadata(client.native_ptr()))?;
-            let metadata = GroupMetadata(metadata.as_ptr());
-            let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata.0);
-            let is_named = !member.is_null() && !CStr::from_ptr(member).is_empty();
-            // A consumer that is joining by KIP-848 has epoch 0; a member's is higher in either protocol.
-            (is_named && metadata.generation() > 0).then_some(metadata)
-        }
+        let metadata = GroupMetadata::raw(client)?;
+        // SAFETY: the member id is null or a C string inside of the metadata.
+        let member = unsafe { text(sys::rd_kafka_consumer_group_metadata_member_id(metadata.0)) };
+        // A consumer that is joining by KIP-848 has epoch 0; a member's is higher in either protocol.
+        (member.is_some_and(|member| !member.is_empty()) && metadata.generation() > 0).then_some(metadata)
     }
 
     /// Returns a membership without generation and member id: for a group that nothing joins, and for
     /// `failpoint::Fault::UnfencedGroupMetadata`.
     pub fn unfenced<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
-        // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
-        // group id is a C string inside of it, which the new metadata copies.
+        let metadata = GroupMetadata::raw(client)?;
+        // SAFETY: the group id is a C string inside of the metadata, which the new metadata copies.
         unsafe {
-            let metadata =
-                GroupMetadata(NonNull::new(sys::rd_kafka_consumer_group_metadata(client.native_ptr()))?.as_ptr());
             let group = sys::rd_kafka_consumer_group_metadata_group_id(metadata.0);
             Some(GroupMetadata(sys::rd_kafka_consumer_group_metadata_new(group)))
         }
+    }
+
+    fn raw<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
+        // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it.
+        let metadata = unsafe { sys::rd_kafka_consumer_group_metadata(client.native_ptr()) };
+        (!metadata.is_null()).then(|| GroupMetadata(metadata))
     }
 
     /// Returns the generation of a classic group, or the member's epoch in a group of KIP-848.

@@ -1,7 +1,7 @@
 //! Records: fetched from a source, held in a backlog, and sent.
 
 use rdkafka::Message;
-use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Timestamp};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Headers as _, Timestamp};
 
 mod packed;
 
@@ -265,7 +265,7 @@ impl<'r> Headers<'r> {
     }
 
     fn of_list(list: Option<&'r BorrowedHeaders>) -> Headers<'r> {
-        let native = |list| Stored::Native { list, next: 0, end: ffi::header_count(list) };
+        let native = |list| Stored::Native { list, next: 0, end: list.count() };
         Headers(list.map_or(Stored::Packed(Pairs::default()), native))
     }
 

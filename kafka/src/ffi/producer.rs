@@ -12,7 +12,7 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::types::{RDKafkaRespErr, RDKafkaType};
 use rdkafka::{bindings as sys, error::KafkaError, error::RDKafkaErrorCode as Code, util::IntoOpaque as _};
 
-use super::{give_token, millis, text};
+use super::{give_token, millis, text, topic_name};
 
 /// A record that was handed to a producer.
 pub(in super::super) struct SentRecord<'a>(&'a sys::rd_kafka_message_t);
@@ -29,8 +29,8 @@ impl SentRecord<'_> {
     }
 
     pub fn topic(&self) -> String {
-        // SAFETY: a message of a producer keeps its topic, whose name is a C string that never changes.
-        unsafe { text(sys::rd_kafka_topic_name(self.0.rkt)).unwrap_or_default().into_owned() }
+        // SAFETY: a message of a producer keeps its topic.
+        unsafe { topic_name(self.0.rkt) }
     }
 
     /// Returns the tag with which the record was handed over.

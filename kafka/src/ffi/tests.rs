@@ -1,4 +1,5 @@
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::Headers as _;
 use rdkafka::{ClientConfig, topic_partition_list::Offset};
 
 use super::*;
@@ -65,7 +66,7 @@ fn names_and_values_of_headers_may_be_any_bytes() {
     headers.into_iter().for_each(|(name, value)| list.add(name, value));
     let list = borrowed(&list);
     assert!((0..).map_while(|index| header_at(list, index)).eq(headers));
-    assert_eq!(header_count(list), headers.len());
+    assert_eq!(list.count(), headers.len());
 }
 
 #[test]
