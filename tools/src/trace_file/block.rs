@@ -2,52 +2,25 @@
 
 use super::{Contents, FIRST_CLIENT, TraceRecord};
 
-/// Appends a varint (LEB128): seven bits in a byte, the lowest first.
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
 /// Takes a varint off the front; `None` if it does not end or is too large.
 #[inline]
 fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let (&first, rest) = bytes.split_first()?;
+    let (number, rest) = postcard::take_from_bytes(bytes).ok()?;
     *bytes = rest;
-    if first < 0x80 {
-        return Some(u64::from(first));
-    }
-    let mut number = u64::from(first & 0x7f);
-    for shift in (7..64).step_by(7) {
-        let (&next, rest) = bytes.split_first()?;
-        *bytes = rest;
-        let part = u64::from(next & 0x7f);
-        if shift == 63 && part > 1 {
-            return None;
-        }
-        number |= part << shift;
-        if next < 0x80 {
-            return Some(number);
-        }
-    }
-    None
+    Some(number)
 }
 
 /// Encodes records, which are in order of time.
 pub(super) fn encode(records: &[TraceRecord]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(6 * records.len());
-    let mut before = records.first().map_or(0, |record| record.at_ms);
-    put(&mut bytes, before);
-    for record in records {
-        put(&mut bytes, record.at_ms - before);
-        before = record.at_ms;
-    }
+    let first = records.first().map_or(0, |record| record.at_ms);
+    let before = [first].into_iter().chain(records.iter().map(|record| record.at_ms));
+    let steps = records.iter().zip(before).map(|(record, before)| record.at_ms - before);
     let columns: [fn(&TraceRecord) -> u32; 3] =
         [|record| record.client, |record| record.partition, |record| record.bytes];
-    for column in columns {
-        records.iter().for_each(|record| put(&mut bytes, column(record).into()));
+    let columns = columns.iter().flat_map(|column| records.iter().map(move |record| u64::from(column(record))));
+    let mut bytes = Vec::with_capacity(6 * records.len());
+    for number in [first].into_iter().chain(steps).chain(columns) {
+        bytes = postcard::to_extend(&number, bytes).expect("memory takes each number");
     }
     // One bit for each record, and none if no record was retried.
     if records.iter().any(|record| record.retried) {

@@ -9,9 +9,6 @@ const TITLES: &str = "ms,client,partition,bytes";
 
 /// Turns lines into the bytes of a trace. Lines may be in any order of time. A client id may hold commas; an empty one
 /// is anonymous. A partition is any text: the records of a partition are read in order.
-///
-/// # Errors
-/// A line is malformed.
 pub fn parse(text: &str) -> Result<Vec<u8>, TraceError> {
     let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate() {

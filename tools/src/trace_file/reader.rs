@@ -20,9 +20,6 @@ pub enum TraceSource {
 
 impl TraceSource {
     /// Finds out whether the file is a trace or a CSV, which is turned into a trace in memory.
-    ///
-    /// # Errors
-    /// The file can't be read, or is neither.
     pub fn find(path: &Path) -> Result<TraceSource, TraceError> {
         let mut file = File::open(path)?;
         let mut start = Vec::new();
@@ -43,9 +40,6 @@ impl TraceSource {
     }
 
     /// Opens the trace at its first record.
-    ///
-    /// # Errors
-    /// The file can't be read, or its header or footer is damaged.
     pub fn open(&self) -> Result<TraceReader, TraceError> {
         TraceReader::open(match self {
             TraceSource::File(path) => Box::new(File::open(path)?),
@@ -69,9 +63,6 @@ pub struct TraceReader {
 
 impl TraceReader {
     /// Reads the footer.
-    ///
-    /// # Errors
-    /// The input can't be read, is no trace, or its header or footer is damaged.
     fn open(mut input: Box<dyn TraceInput>) -> Result<TraceReader, TraceError> {
         let size = input.seek(SeekFrom::End(0))?;
         if size < (MAGIC.len() + TRAILER_BYTES) as u64 {
@@ -109,9 +100,6 @@ impl TraceReader {
     }
 
     /// Reads the next block into `records`; false after the last one.
-    ///
-    /// # Errors
-    /// The input can't be read, or the block is damaged.
     pub fn next_block(&mut self, records: &mut Vec<TraceRecord>) -> Result<bool, TraceError> {
         let Some(facts) = self.contents.blocks.get(self.next_block) else {
             records.clear();

@@ -16,9 +16,6 @@ pub struct TraceWriter<W: Write> {
 
 impl<W: Write> TraceWriter<W> {
     /// Begins a trace. `contents` states its service, its partitions, and whether it gets hashes in place of ids.
-    ///
-    /// # Errors
-    /// The output can't be written.
     pub fn new(mut output: W, contents: Contents) -> Result<TraceWriter<W>, TraceError> {
         output.write_all(MAGIC)?;
         Ok(TraceWriter { output, contents, numbers: HashMap::new(), records: Vec::new() })
@@ -41,9 +38,6 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Adds a record. A time below that of the record before counts as that one's.
-    ///
-    /// # Errors
-    /// The output can't be written.
     pub fn push(&mut self, mut record: TraceRecord) -> Result<(), TraceError> {
         debug_assert!(matches!(record.client, ANONYMOUS | OVERSIZED) || self.contents.name(record.client).is_some());
         let contents = &mut self.contents;
@@ -70,9 +64,6 @@ impl<W: Write> TraceWriter<W> {
     }
 
     /// Writes the last records and the footer. Returns the output, and the footer for people.
-    ///
-    /// # Errors
-    /// The output can't be written.
     pub fn finish(mut self) -> Result<(W, Contents), TraceError> {
         if !self.records.is_empty() {
             self.end_block()?;
