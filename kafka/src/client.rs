@@ -12,17 +12,15 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::statistics::Statistics;
 use watermaster_settings::{self as settings, properties};
 
-use crate::{log_limiter::LogLimiter, oauth, refusal::BrokerError};
+use crate::{consumer_error::Reported, log_limiter::LogLimiter, oauth};
 
 /// An error of making or using a client.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaError {
-    /// librdkafka refuses a configured property.
     #[error("kafka.properties: {property} = {shown}: {reason}")]
     Property { property: String, shown: String, reason: String },
     #[error("librdkafka refuses the topic name {name:?}")]
     TopicName { name: String },
-    /// The operating system starts no thread.
     #[error("thread {name} does not start: {source}")]
     Thread { name: &'static str, source: io::Error },
     /// librdkafka knows no group.
@@ -64,9 +62,6 @@ pub struct WrongLibrary {
 
 /// Checks that librdkafka has the version for which this program was compiled. A shared library may have another one.
 /// To be called before any client is made.
-///
-/// # Errors
-/// It has another version.
 pub fn check_library() -> Result<(), WrongLibrary> {
     is_library(rdkafka::util::get_rdkafka_version().0)
 }
@@ -151,10 +146,12 @@ pub(super) fn consumer(config: &ClientConfig) -> Result<BaseConsumer<LoggingCont
     Ok(create(config, LoggingContext::default(), BaseConsumer::client)?)
 }
 
-/// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the
-/// client is made, when its first attempt to connect has begun already.
+/// Keeps librdkafka's lines out of the log, except for those of debugging: the caller shows the errors that it gets.
+/// The property counts until the client is made, when its first attempt to connect has begun already.
 pub(super) fn silence(config: &mut ClientConfig) {
-    config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
+    if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
+        config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
+    }
 }
 
 /// Returns a property that is a time in milliseconds: the user's value, or the default given with the property's name.
@@ -203,13 +200,13 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 /// statistics.
 #[derive(Default)]
 pub struct LoggingContext {
-    last_error: Mutex<Option<BrokerError>>,
+    last_error: Mutex<Option<Reported>>,
     statistics: Mutex<Option<Statistics>>,
 }
 
 impl LoggingContext {
     /// Returns the last refusal of a connection or, if there is none, the last error.
-    pub(super) fn last_error(&self) -> Option<BrokerError> {
+    pub(super) fn last_error(&self) -> Option<Reported> {
         lock(&self.last_error).clone()
     }
 
@@ -233,7 +230,7 @@ impl ClientContext for LoggingContext {
     fn error(&self, error: ClientError, reason: &str) {
         tracing::debug!("client: {error}: {reason}");
         let Some(code) = error.rdkafka_error_code() else { return };
-        let (error, mut last) = (BrokerError { code, text: reason.to_owned() }, lock(&self.last_error));
+        let (error, mut last) = (Reported { code, reason: reason.to_owned() }, lock(&self.last_error));
         // That all brokers are down follows an error with the reason.
         if code != RDKafkaErrorCode::AllBrokersDown
             && (error.refusal().is_some() || last.as_ref().is_none_or(|last| last.refusal().is_none()))

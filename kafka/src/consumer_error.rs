@@ -59,7 +59,7 @@ impl ConsumerErrorKind {
     }
 }
 
-/// An error as librdkafka reports it.
+/// An error as librdkafka reports it. Its text may hold a secret.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason} ({code})")]
 pub struct Reported {

@@ -4,8 +4,7 @@ use watermaster_core::offset_map::{DecodeError, OffsetMap};
 
 use crate::consumer_error::{FatalConsumerError, Outage, Reported};
 use crate::record::Record;
-use crate::topics::SourceIndex;
-use crate::topics::SourcePartition;
+use crate::topics::{SourceIndex, SourcePartition};
 
 /// An event of a consumer.
 #[derive(Debug)]

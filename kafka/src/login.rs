@@ -29,19 +29,14 @@ impl Login {
         self.kafka.secrets.other_changes() != self.others
     }
 
-    /// Returns the user and the password if they have changed since the last call.
-    pub fn take_changed(&self) -> Option<(String, String)> {
-        let changes = self.kafka.secrets.login_changes();
-        if self.known.swap(changes, Ordering::Relaxed) == changes {
-            return None;
-        }
-        let mut all = self.kafka.all_properties();
-        all.remove("sasl.username").zip(all.remove("sasl.password"))
-    }
-
     /// Gives a client the user and the password if they have changed since the last call.
     pub fn renew<C: ClientContext>(&self, client: &Client<C>) {
-        if let Some((user, password)) = self.take_changed() {
+        let changes = self.kafka.secrets.login_changes();
+        if self.known.swap(changes, Ordering::Relaxed) == changes {
+            return;
+        }
+        let mut all = self.kafka.all_properties();
+        if let Some((user, password)) = all.remove("sasl.username").zip(all.remove("sasl.password")) {
             ffi::set_login(client, &user, &password);
         }
     }

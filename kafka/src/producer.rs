@@ -4,7 +4,6 @@ mod config;
 mod context;
 mod dead_letter;
 mod offsets_call;
-mod polled;
 mod transactions;
 
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::{client::KafkaError, login::Login, record::Record, topics::Topics};
 pub use config::{DEFAULT_BATCH_BYTES, seat_id_prefix, transaction_timeout, transactional_id};
 pub(crate) use config::{config, seat_transaction_timeout, transactional_config};
 use dead_letter::IsoClock;
-pub use transactions::{MAX_TAINTED_STARTS, Transactions};
+pub use transactions::{TaintedStarts, Transactions};
 
 /// The one producer of a service.
 pub struct Producer {
@@ -32,19 +31,8 @@ pub struct Producer {
 
 /// The topics of a source's records.
 struct Route {
-    target: OutputTopic,
-    dead_letter: OutputTopic,
-}
-
-struct OutputTopic {
-    name: String,
-    handle: TopicHandle,
-}
-
-impl OutputTopic {
-    fn new(transactions: &Transactions, name: &str) -> Result<OutputTopic, KafkaError> {
-        Ok(OutputTopic { name: name.to_owned(), handle: transactions.topic(name)? })
-    }
+    target: TopicHandle,
+    dead_letter: TopicHandle,
 }
 
 impl Producer {
@@ -57,8 +45,8 @@ impl Producer {
         let login = Login::new(kafka);
         let transactions = Transactions::new(&config(kafka, service, batch_bytes), transaction_timeout(kafka))?;
         let route = |source: &settings::Source| {
-            let output = |name| OutputTopic::new(&transactions, name);
-            Ok(Route { target: output(&source.target)?, dead_letter: output(&source.dead_letter)? })
+            let (target, dead_letter) = (transactions.topic(&source.target)?, transactions.topic(&source.dead_letter)?);
+            Ok(Route { target, dead_letter })
         };
         Ok(Producer {
             routes: sources.iter().map(route).collect::<Result<_, KafkaError>>()?,
@@ -102,6 +90,6 @@ impl Producer {
         let key = record.key().filter(|_| form != Form::KeylessStub);
         let value = record.value().filter(|_| form == Form::Whole);
         let record = ffi::ProducedRecord { key, value, timestamp_ms: record.origin.timestamp_ms, headers, tag };
-        self.transactions.send(&output.handle, &output.name, record)
+        self.transactions.send(output, record)
     }
 }

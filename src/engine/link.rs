@@ -8,7 +8,7 @@ use watermaster_core::delivery::{
 
 use super::{Job, partitions::Partitions};
 use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
-use watermaster_kafka::producer::{MAX_TAINTED_STARTS, Producer};
+use watermaster_kafka::producer::{Producer, TaintedStarts};
 use watermaster_kafka::record::Record;
 
 /// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
@@ -23,15 +23,14 @@ pub(super) struct Link<'c> {
     pub(super) consumer: &'c Consumer,
     pub(super) producer: &'c mut Producer,
     pub(super) partitions: &'c mut Partitions,
-    /// The number of producers in a row that lost a connection before they had their epoch.
-    tainted_starts: u32,
+    tainted_starts: TaintedStarts,
 }
 
 impl<'c> Link<'c> {
     pub(super) fn new(
         job: &'c Job, consumer: &'c Consumer, producer: &'c mut Producer, partitions: &'c mut Partitions,
     ) -> Link<'c> {
-        Link { job, consumer, producer, partitions, tainted_starts: 0 }
+        Link { job, consumer, producer, partitions, tainted_starts: TaintedStarts::default() }
     }
 
     /// Returns the topic of a partition and its number there.
@@ -82,20 +81,11 @@ impl Kafka<Record<'_>> for Link<'_> {
 
     fn init(&mut self) -> Result<(), TransactionError> {
         self.producer.transactions().init(CALL_TIMEOUT)?;
-        // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks now. A new
-        // client starts without that past. Where each one begins so (at an address where no Kafka answers), the third
-        // has to do.
-        if self.producer.transactions().tainted() && self.tainted_starts < MAX_TAINTED_STARTS {
-            self.tainted_starts += 1;
-            self.replace().map_err(|error| TransactionError::other(ErrorClass::Fatal, error))?;
-            return Err(TransactionError::other(
-                ErrorClass::Retriable,
-                "a connection broke before the producer was ready",
-            ));
+        if self.tainted_starts.accept(self.producer.transactions()) {
+            return Ok(());
         }
-        self.tainted_starts = 0;
-        self.producer.transactions().forgive();
-        Ok(())
+        self.replace().map_err(|error| TransactionError::other(ErrorClass::Fatal, error))?;
+        Err(TransactionError::other(ErrorClass::Retriable, "a connection broke before the producer was ready"))
     }
 
     fn begin(&mut self) -> Result<(), TransactionError> {

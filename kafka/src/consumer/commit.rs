@@ -1,7 +1,7 @@
 //! Commits of offsets and maps: requests, answers, errors.
 
 use std::time::{Duration, Instant};
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, fmt::Display, sync::Arc};
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -17,21 +17,6 @@ pub(super) const MAX_REQUEST_BYTES: usize = 768 * 1024;
 /// The bytes of a partition in a request besides its topic's name and its metadata, generously.
 const PARTITION_BYTES: usize = 64;
 
-/// The cause of an error of a commit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommitFailure {
-    #[error("{topic}-{partition} at {offset}: {code}{}", advice(*.code))]
-    Partition { topic: String, partition: i32, offset: i64, code: Code },
-    #[error("the commit: {code}{}", advice(*.code))]
-    Request { code: Code },
-    #[error("no answer to the commit yet")]
-    Unanswered,
-    #[error("not a member of the group at the moment")]
-    NotMember,
-    #[error("{topic}-{partition}: not assigned to this instance")]
-    NotAssigned { topic: String, partition: i32 },
-}
-
 fn advice(code: Code) -> &'static str {
     match code {
         Code::OffsetMetadataTooLarge => " (lower kafka.map_budget, or give it in bytes)",
@@ -41,29 +26,32 @@ fn advice(code: Code) -> &'static str {
     }
 }
 
-impl CommitFailure {
-    /// Says that the group moved on: after polling, the partitions that are still assigned can be committed.
-    pub(super) fn group_moved(self) -> OffsetsError {
-        OffsetsError::GroupMoved(ClientError::new(self))
-    }
+/// Says that the group moved on: after polling, the partitions that are still assigned can be committed.
+pub(super) fn group_moved(text: &str) -> OffsetsError {
+    OffsetsError::GroupMoved(ClientError::new(text))
+}
 
-    fn classify(self, code: Code) -> OffsetsError {
-        match code {
-            Code::IllegalGeneration
-            | Code::UnknownMemberId
-            | Code::AssignmentLost
-            | Code::RebalanceInProgress
-            | Code::StaleMemberEpoch
-            | Code::FencedMemberEpoch => self.group_moved(),
-            Code::OffsetMetadataTooLarge
-            | Code::GroupAuthorizationFailed
-            | Code::TopicAuthorizationFailed
-            | Code::InvalidCommitOffsetSize
-            | Code::InvalidGroupId
-            | Code::FencedInstanceId
-            | Code::Fatal => OffsetsError::Refused(ClientError::new(self)),
-            _ => OffsetsError::Retriable(ClientError::new(self)),
-        }
+/// The text for a consumer that is none of its group now.
+pub(super) const NOT_MEMBER: &str = "not a member of the group at the moment";
+
+/// Returns the error of a commit, or of a partition in it, for which a broker gave this code.
+fn failed(subject: impl Display, code: Code) -> OffsetsError {
+    let error = ClientError::new(format!("{subject}: {code}{}", advice(code)));
+    match code {
+        Code::IllegalGeneration
+        | Code::UnknownMemberId
+        | Code::AssignmentLost
+        | Code::RebalanceInProgress
+        | Code::StaleMemberEpoch
+        | Code::FencedMemberEpoch => OffsetsError::GroupMoved(error),
+        Code::OffsetMetadataTooLarge
+        | Code::GroupAuthorizationFailed
+        | Code::TopicAuthorizationFailed
+        | Code::InvalidCommitOffsetSize
+        | Code::InvalidGroupId
+        | Code::FencedInstanceId
+        | Code::Fatal => OffsetsError::Refused(error),
+        _ => OffsetsError::Retriable(error),
     }
 }
 
@@ -117,13 +105,13 @@ impl CommitRequests {
             if !self.unanswered.get() {
                 check_ownership()?;
                 let started = self.replies.start_commit(client, &lists[sent]);
-                started.map_err(|code| CommitFailure::Request { code }.classify(code))?;
+                started.map_err(|code| failed("the commit", code))?;
                 self.unanswered.set(true);
                 sent += 1;
             }
             let Some(reply) = self.replies.next(until.saturating_duration_since(Instant::now())) else {
                 if Instant::now() >= deadline {
-                    return Err(OffsetsError::Retriable(ClientError::new(CommitFailure::Unanswered)));
+                    return Err(OffsetsError::Retriable(ClientError::new("no answer to the commit yet")));
                 }
                 self.under_way.set(Some((deadline, sent)));
                 return Ok(false);
@@ -139,12 +127,12 @@ impl CommitRequests {
 
 fn check(reply: CommitReply) -> Result<(), OffsetsError> {
     if let Some(entry) = reply.entries.into_iter().find(|entry| entry.error != Code::NoError) {
-        let (topic, partition, offset, code) = (entry.topic, entry.partition, entry.offset, entry.error);
-        return Err(CommitFailure::Partition { topic, partition, offset, code }.classify(code));
+        let (topic, partition, offset) = (entry.topic, entry.partition, entry.offset);
+        return Err(failed(format_args!("{topic}-{partition} at {offset}"), entry.error));
     }
     match reply.error {
         Code::NoError => Ok(()),
-        code => Err(CommitFailure::Request { code }.classify(code)),
+        code => Err(failed("the commit", code)),
     }
 }
 

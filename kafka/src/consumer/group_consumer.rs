@@ -10,15 +10,14 @@ use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
-use super::commit::{CommitFailure, CommitRequests, Offsets};
+use super::commit::{CommitRequests, NOT_MEMBER, Offsets, group_moved};
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
 use crate::client::{KafkaError, create};
 use crate::end_probe::{EndProbe, Holes};
 use crate::ffi::{self, GroupMetadata};
 use crate::record::Record;
-use crate::topics::SourceIndex;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourceIndex, SourcePartition, Topics};
 use crate::{event::Event, login::Login, membership::Membership};
 
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
@@ -121,7 +120,7 @@ impl Consumer {
     }
 
     pub(super) fn group(&self) -> Result<GroupMetadata, OffsetsError> {
-        GroupMetadata::of(self.base.client()).ok_or_else(|| CommitFailure::NotMember.group_moved())
+        GroupMetadata::of(self.base.client()).ok_or_else(|| group_moved(NOT_MEMBER))
     }
 
     /// Commits offsets, or continues the commit that is under way. Returns false if `wait` passes before the answer;
@@ -150,7 +149,7 @@ impl Consumer {
     }
 
     pub(super) fn check_not_lost(&self) -> Result<(), OffsetsError> {
-        if self.base.assignment_lost() { Err(CommitFailure::NotMember.group_moved()) } else { Ok(()) }
+        if self.base.assignment_lost() { Err(group_moved(NOT_MEMBER)) } else { Ok(()) }
     }
 
     pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
@@ -158,8 +157,8 @@ impl Consumer {
         let membership = self.base.context().state();
         match offsets.partitions.iter().find(|partition| !membership.starts.contains_key(partition)) {
             Some(&(source, partition)) => {
-                let topic = self.topics.name(source).to_owned();
-                Err(CommitFailure::NotAssigned { topic, partition }.group_moved())
+                let topic = self.topics.name(source);
+                Err(group_moved(&format!("{topic}-{partition}: not assigned to this instance")))
             }
             None => Ok(()),
         }
@@ -183,9 +182,6 @@ impl Consumer {
 
     /// Returns the number of records, in all partitions of all sources, that the offset maps remember as admitted
     /// lately.
-    ///
-    /// # Errors
-    /// The brokers don't answer, or a transaction stays pending.
     pub fn admitted_lately(&self, timeout: Duration) -> Result<u64, KafkaError> {
         // For all questions together: the engine does nothing else meanwhile, and there may be thousands of topics.
         let (mut partitions, deadline) = (Vec::new(), Instant::now() + timeout);

@@ -255,8 +255,9 @@ fn partitions_start_without_those_of_a_topic_that_is_gone() {
     wait_for_assignment(&consumer);
     let (topics, partitions) = (Topics::new([TOPIC, "gone"]), [FIRST, (SourceIndex(1), 0)]);
     let deadline = || Instant::now() + TIMEOUT;
-    assert!(assign::watermarks(&consumer.base, &topics, &partitions, deadline()).is_err());
-    let found = assign::watermarks_of_existing(&consumer.base, &topics, &partitions, deadline()).unwrap();
+    assert!(assign::watermarks(&consumer.base, &topics, &partitions, assign::LEADERLESS, deadline()).is_err());
+    let without = assign::LEADERLESS_OR_GONE;
+    let found = assign::watermarks(&consumer.base, &topics, &partitions, without, deadline()).unwrap();
     assert_eq!(found.into_keys().collect::<Vec<_>>(), [FIRST]);
 }
 

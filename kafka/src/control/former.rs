@@ -28,9 +28,6 @@ pub struct FormerLog {
 impl FormerLog {
     /// Opens the log at its beginning. Waits up to `timeout` for the brokers, here and in each look. Nothing joins
     /// `group` or commits to it.
-    ///
-    /// # Errors
-    /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(
         kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
     ) -> Result<FormerLog, SeatLogError> {
@@ -86,7 +83,7 @@ impl FormerLog {
         let handle = producer.topic(&self.topic)?;
         let (key, value) = (Some(key.as_bytes()), Some(value));
         let record = ProducedRecord { key, value, timestamp_ms: 0, headers: None, tag: 0 };
-        let sent = producer.send(&handle, &self.topic, record);
+        let sent = producer.send(&handle, record);
         producer.flush(self.timeout);
         let is_denied = matches!(sent, Err(SendError::Denied(_)))
             || producer.take_failures().iter().any(|(_, failure)| matches!(failure, Failure::Denied(_)));

@@ -14,7 +14,7 @@ use super::named;
 use super::reader::PARTITION;
 use crate::ffi::{ProducedRecord, TopicHandle};
 use crate::login::Login;
-use crate::producer::{self, MAX_TAINTED_STARTS, Transactions};
+use crate::producer::{self, TaintedStarts, Transactions};
 
 /// The longest wait for the brokers in each call. After that the opening is over.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -128,9 +128,7 @@ impl Opening {
     /// The brokers do not answer, or refuse it for the reason that is returned.
     fn new(opener: &Opener, seat: &str) -> Result<Opening, Option<SeatLogError>> {
         let config = opener.config(seat);
-        let deadline = Instant::now() + CALL_TIMEOUT;
-        // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks now.
-        let mut tainted_starts = 0;
+        let (deadline, mut tainted_starts) = (Instant::now() + CALL_TIMEOUT, TaintedStarts::default());
         loop {
             let transactions = Transactions::new(&config, CALL_TIMEOUT).map_err(|error| Some(error.into()))?;
             let left = || deadline.saturating_duration_since(Instant::now());
@@ -143,13 +141,10 @@ impl Opening {
                 let is_refused = error.kind == ErrorKind::Denied;
                 is_refused.then_some(SeatLogError::Opening { prefix, source: error.source })
             })?;
-            if tainted_starts < MAX_TAINTED_STARTS && transactions.tainted() {
-                tainted_starts += 1;
-                continue;
+            if tainted_starts.accept(&transactions) {
+                let topic = transactions.topic(&opener.topic).map_err(|error| Some(error.into()))?;
+                return Ok(Opening { topic, transactions });
             }
-            transactions.forgive();
-            let topic = transactions.topic(&opener.topic).map_err(|error| Some(error.into()))?;
-            return Ok(Opening { topic, transactions });
         }
     }
 
@@ -171,7 +166,7 @@ impl Opening {
         for (tag, (key, value)) in order.iter().enumerate() {
             let (key, value) = (Some(key.as_bytes()), value.as_deref());
             let record = ProducedRecord { key, value, timestamp_ms: 0, headers: None, tag };
-            transactions.send(&self.topic, topic, record).map_err(|error| match error {
+            transactions.send(&self.topic, record).map_err(|error| match error {
                 SendError::Refused(source) => Some(refused(source)),
                 error => unknown(&error),
             })?;

@@ -11,16 +11,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::Consumer as _;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
 use watermaster_settings::{Kafka, Service};
 
 use super::reader::{Header, Reader, bytes_of};
+use crate::ask::{self, AskError};
+use crate::client::{self, KafkaError};
 use crate::consumer::Offsets;
 use crate::ffi::{self, GroupMetadata, HeaderList, TopicHandle};
-use crate::producer::{self, MAX_TAINTED_STARTS, Transactions, transaction_timeout};
-use crate::{ask::AskError, client::KafkaError};
+use crate::producer::{self, TaintedStarts, Transactions, transaction_timeout};
 
 /// The longest wait of one call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -81,9 +83,6 @@ impl Job {
 
     /// Makes the producer of a job with this `transactional.id` for the records of `reader`, which was opened with the
     /// job's group. No broker is contacted yet.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
     pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, AskError> {
         let (config, timeout) = (producer::transactional_config(kafka, transactional_id), transaction_timeout(kafka));
         let transactions = Transactions::new(&config, timeout)?;
@@ -98,16 +97,11 @@ impl Job {
     /// # Errors
     /// The brokers refuse the job, or do not answer until `go_on` returns false.
     pub fn start(&mut self, mut go_on: impl FnMut(&ClientError) -> bool) -> Result<(), JobError> {
-        let mut tainted_starts = 0;
+        let mut tainted_starts = TaintedStarts::default();
         loop {
             match self.transactions.init(CALL_TIMEOUT) {
-                // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks
-                // now.
-                Ok(()) if tainted_starts < MAX_TAINTED_STARTS && self.transactions.tainted() => tainted_starts += 1,
-                Ok(()) => {
-                    self.transactions.forgive();
-                    return Ok(());
-                }
+                Ok(()) if tainted_starts.accept(&self.transactions) => return Ok(()),
+                Ok(()) => {}
                 Err(error) if error.kind == ErrorKind::Denied => return Err(JobError::Final(error.source)),
                 Err(error) if !go_on(&error.source) => return Err(JobError::Unknown(error.source)),
                 Err(error) if error.class == ErrorClass::Retriable => continue,
@@ -118,9 +112,6 @@ impl Job {
     }
 
     /// Replaces the producer: to be called after an error, before [`start`](Job::start).
-    ///
-    /// # Errors
-    /// librdkafka makes no producer.
     pub fn replace(&mut self) -> Result<(), ClientError> {
         self.topics.clear();
         self.transactions = Transactions::new(&self.config, self.timeout).map_err(ClientError::new)?;
@@ -183,8 +174,7 @@ impl Job {
                 headers: Some(headers),
                 tag,
             };
-            let topic = &self.topics[&record.topic];
-            match self.transactions.send(topic, &record.topic, produced) {
+            match self.transactions.send(&self.topics[&record.topic], produced) {
                 Ok(()) => return Ok(Ok(())),
                 Err(SendError::QueueFull) => {
                     self.transactions.flush(CALL_TIMEOUT);
@@ -246,5 +236,45 @@ fn failed(error: TransactionError) -> JobError {
         ErrorKind::Group | ErrorKind::Denied => JobError::Final(error.source),
         // A transaction that the coordinator ended for its age looks like one of a producer that was fenced.
         ErrorKind::Fenced | ErrorKind::Other => JobError::Unknown(error.source),
+    }
+}
+
+/// The brokers' default number of replicas.
+const REPLICATION: TopicReplication<'_> = TopicReplication::Fixed(-1);
+
+/// Makes the topic for dead letters that are not sent again, with as many partitions as that of `reader`, unless it is
+/// there. Returns whether it was made.
+///
+/// # Errors
+/// The topic is missing and can't be made.
+pub fn ensure_parking(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, AskError> {
+    ensure(kafka, NewTopic::new(topic, reader.partition_count(), REPLICATION), reader, timeout).map(|(made, _)| made)
+}
+
+/// Makes the topic of the ledger unless it is there, with one partition: only that one is read. Returns whether it was
+/// made.
+///
+/// # Errors
+/// The topic is missing and can't be made, or has several partitions.
+pub fn ensure_ledger(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Duration) -> Result<bool, AskError> {
+    // Without compaction, retention would forget what is done.
+    let new = NewTopic::new(topic, 1, REPLICATION).set("cleanup.policy", "compact");
+    match ensure(kafka, new, reader, timeout)? {
+        (made, 1) => Ok(made),
+        (_, partitions) => Err(AskError::Partitions { topic: topic.to_owned(), partitions }),
+    }
+}
+
+/// Makes the topic unless it is there. Returns whether it was made, and the number of its partitions.
+fn ensure(kafka: &Kafka, new: NewTopic<'_>, reader: &Reader, timeout: Duration) -> Result<(bool, i32), AskError> {
+    let topic = new.name;
+    match reader.asker.partitions(topic, timeout) {
+        Err(AskError::MissingTopic { .. }) => {}
+        other => return other.map(|partitions| (false, partitions)),
+    }
+    match ask::create_topic(&client::config(kafka, &[], &[]), &new, timeout) {
+        Ok(Ok(_)) => Ok((true, new.num_partitions)),
+        Ok(Err(_)) => Err(AskError::MissingTopic { topic: topic.to_owned() }),
+        Err(source) => Err(AskError::Topic { topic: topic.to_owned(), source }),
     }
 }

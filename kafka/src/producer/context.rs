@@ -9,7 +9,7 @@ use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
 
 use crate::client;
-use crate::ffi::{Deliveries, SentRecord};
+use crate::ffi::{Deliveries, SentRecord, TopicHandle};
 
 #[derive(Default)]
 pub(super) struct DeliveryContext {
@@ -90,7 +90,8 @@ impl Deliveries for DeliveryContext {
     #[inline(always)]
     fn delivered(&self, record: &SentRecord<'_>) {
         if is_unplaced(record) {
-            self.fail(record.tag(), Failure::Unknown(ClientError::new(NoOffset { topic: record.topic() })));
+            let why = "the broker took the record for a repeat of one that it does not have";
+            self.fail(record.tag(), Failure::Unknown(ClientError::new(format!("{}: {why}", record.topic()))));
         }
     }
 
@@ -102,7 +103,7 @@ impl Deliveries for DeliveryContext {
 /// Classifies an error of a record that was handed to librdkafka.
 fn failure(topic: &str, error: RdkafkaError) -> Failure {
     let code = error.rdkafka_error_code();
-    let error = ClientError::new(TopicError { topic: topic.to_owned(), source: error });
+    let error = ClientError::new(format!("{topic}: {error}"));
     match code {
         Some(
             Code::MessageSizeTooLarge
@@ -131,22 +132,16 @@ fn failure(topic: &str, error: RdkafkaError) -> Failure {
 }
 
 /// Classifies an error of a record that librdkafka did not take.
-pub(super) fn send_error(topic: &str, code: Code) -> SendError {
-    match (code, failure(topic, RdkafkaError::MessageProduction(code))) {
-        (Code::QueueFull, _) => SendError::QueueFull,
+pub(super) fn send_error(topic: &TopicHandle, code: Code) -> SendError {
+    if code == Code::QueueFull {
+        return SendError::QueueFull;
+    }
+    match (code, failure(&topic.name(), RdkafkaError::MessageProduction(code))) {
         // librdkafka remembers a broker's answer about a topic, and refuses further records with it.
         (_, Failure::Denied(error)) => SendError::Denied(error),
         (Code::Fatal | Code::State | Code::Fenced, failure) => SendError::Fatal(failure.into_cause()),
         (_, failure) => SendError::Refused(failure.into_cause()),
     }
-}
-
-/// The error of a record, with the topic that it was for.
-#[derive(Debug, thiserror::Error)]
-#[error("{topic}: {source}")]
-struct TopicError {
-    topic: String,
-    source: RdkafkaError,
 }
 
 /// Returns true for a record that librdkafka takes for delivered although the broker knows no offset of it.
@@ -174,13 +169,6 @@ fn belongs_to_unplaced(record: &SentRecord<'_>) -> bool {
     let is_unplaced = number < 0 || NEXT.get() == Some((partition, number));
     NEXT.set(is_unplaced.then_some((partition, number + 1)));
     is_unplaced
-}
-
-/// The error of a record that was taken for delivered without an offset.
-#[derive(Debug, thiserror::Error)]
-#[error("{topic}: the broker took the record for a repeat of one that it does not have")]
-struct NoOffset {
-    topic: String,
 }
 
 #[cfg(test)]

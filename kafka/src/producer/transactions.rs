@@ -1,6 +1,7 @@
 //! The calls of a producer that concern all records of a transaction, or of a round without one.
 
-use std::{cell::Cell, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{cell::Cell, sync::Arc, thread, time::Duration};
 
 use rdkafka::ClientConfig;
 use rdkafka::client::Client;
@@ -8,14 +9,35 @@ use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionError};
 
 use super::context::{DeliveryContext, send_error};
-use super::{offsets_call::OffsetsCall, polled::PolledProducer};
+use super::offsets_call::OffsetsCall;
 use crate::client::KafkaError;
 use crate::consumer::Offsets;
 use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
-use crate::login::Login;
+use crate::{login::Login, oauth};
 
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
-pub const MAX_TAINTED_STARTS: u32 = 3;
+const MAX_TAINTED_STARTS: u32 = 3;
+
+/// The number of producers in a row that lost a connection before they had their epoch.
+#[derive(Default)]
+pub struct TaintedStarts(u32);
+
+impl TaintedStarts {
+    /// Returns whether a producer that has its epoch may be used, or has to be replaced by another one.
+    ///
+    /// librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks now. A new
+    /// client starts without that past. Where each one begins so (at an address where no Kafka answers), the last one
+    /// has to do: a connection that broke before the epoch was received can't have carried a commit of this producer.
+    pub fn accept(&mut self, producer: &Transactions) -> bool {
+        if self.0 < MAX_TAINTED_STARTS && producer.tainted() {
+            self.0 += 1;
+            return false;
+        }
+        self.0 = 0;
+        producer.context().tainted.store(false, Ordering::Release);
+        true
+    }
+}
 
 /// A producer that makes records and offsets visible together.
 ///
@@ -65,11 +87,6 @@ impl Transactions {
     pub fn tainted(&self) -> bool {
         self.inner.serve_waiting();
         self.context().tainted.load(Ordering::Acquire)
-    }
-
-    /// Forgets connections that broke before the epoch was received: they can't have carried a commit of this producer.
-    pub fn forgive(&self) {
-        self.context().tainted.store(false, Ordering::Release);
     }
 
     /// Returns true if the open transaction can't be committed any more.
@@ -149,8 +166,8 @@ impl Transactions {
     }
 
     /// Takes a record for a topic of this producer.
-    pub(crate) fn send(&self, topic: &TopicHandle, name: &str, record: ProducedRecord<'_>) -> Result<(), SendError> {
-        ffi::produce(self.client(), topic, record).map_err(|code| match send_error(name, code) {
+    pub(crate) fn send(&self, topic: &TopicHandle, record: ProducedRecord<'_>) -> Result<(), SendError> {
+        ffi::produce(self.client(), topic, record).map_err(|code| match send_error(topic, code) {
             SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
             other => other,
         })
@@ -193,5 +210,71 @@ impl Transactions {
 
     fn context(&self) -> &DeliveryContext {
         self.client().context()
+    }
+}
+
+/// The longest wait for an event, and so for the end of the thread.
+const SERVE_TIMEOUT: Duration = Duration::from_millis(100);
+const THREAD: &str = "kafka-reports";
+
+/// A client with a thread that serves its events.
+struct PolledProducer {
+    client: Arc<Client<DeliveryContext>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl PolledProducer {
+    pub fn new(config: &ClientConfig) -> Result<PolledProducer, KafkaError> {
+        let client = ffi::producer(config, DeliveryContext::default())?;
+        oauth::give_first_token(&client, config);
+        let (client, stop) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
+        let (served, stopped) = (Arc::clone(&client), Arc::clone(&stop));
+        let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                ffi::serve(&served, SERVE_TIMEOUT);
+            }
+        });
+        let thread = thread.map_err(|source| KafkaError::Thread { name: THREAD, source })?;
+        Ok(PolledProducer { client, stop, thread: Some(thread) })
+    }
+
+    pub fn client(&self) -> &Client<DeliveryContext> {
+        &self.client
+    }
+
+    pub fn serve_waiting(&self) {
+        for _ in 0..ffi::waiting_events(&self.client) {
+            ffi::serve(&self.client, Duration::ZERO);
+        }
+    }
+
+    /// Gives up queued records and those in flight.
+    pub fn purge(&self) {
+        ffi::purge(&self.client);
+    }
+}
+
+impl Drop for PolledProducer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // The only error is a panic, which was logged.
+            let _ = thread.join();
+        }
+        // Otherwise librdkafka would send queued records before the client ends.
+        self.purge();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bug: an acknowledgement function was added after the client had been made, and librdkafka ended the process
+    /// where it was built with its assertions, as without the feature `oidc`.
+    #[test]
+    fn a_producer_is_made_by_a_librdkafka_with_assertions() {
+        PolledProducer::new(&ClientConfig::new()).expect("a producer");
     }
 }
