@@ -1,7 +1,5 @@
 //! Questions to the brokers, and topics that they are asked to make.
 
-mod target;
-
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,12 +11,15 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, NewTopic};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_core::pace::Offsets;
 use watermaster_settings::Kafka;
 
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::login::Login;
 use crate::refusal::Explanations;
-use crate::topics::{SourcePartition, Topics};
+use crate::topics::{SourcePartition, Topics, all_partitions};
 use crate::{assign, ffi};
 
 /// The time between two questions to a coordinator that moves.
@@ -93,7 +94,8 @@ impl TopicFacts {
     }
 }
 
-/// A client that asks about any topic and any group, and reads records only to answer. It joins no group.
+/// A client that asks about any topic and any group, and reads records only to answer. It joins no group. Each question
+/// fails if a broker does not answer it within its `timeout`, or refuses.
 pub struct Asker {
     pub(super) consumer: BaseConsumer<LoggingContext>,
     kafka: Kafka,
@@ -101,49 +103,26 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Makes a client of `group`: librdkafka reads no record without a group.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
+    /// Makes a client of `group`: librdkafka reads no record without a group. The caller logs the errors.
     pub fn new(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
         Asker::with(kafka, client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS))
     }
 
-    /// Makes a client as [`new`](Asker::new) does, but keeps librdkafka's lines out of the log: the caller logs the
-    /// errors.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
-    pub fn silent(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
-        Asker::with(kafka, Asker::silent_config(kafka, group))
-    }
-
-    /// Makes a client as [`silent`](Asker::silent) does, for which a partition ends behind all of its records: those of
-    /// open and of aborted transactions count.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
+    /// Makes a client for which a partition ends behind all of its records: those of open and of aborted transactions
+    /// count.
     pub fn of_all_records(kafka: &Kafka, group: &str) -> Result<Asker, KafkaError> {
-        let mut config = Asker::silent_config(kafka, group);
+        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
         config.set("isolation.level", "read_uncommitted");
         Asker::with(kafka, config)
     }
 
-    fn silent_config(kafka: &Kafka, group: &str) -> ClientConfig {
-        let mut config = client::reader_config(kafka, group, "earliest", &FETCH_BOUNDS);
-        client::silence(&mut config);
-        config
-    }
-
     /// Makes a client of a command. The command's name is its group, and its `client.id` unless one is configured.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
     pub fn named(kafka: &Kafka, command: &str) -> Result<Asker, KafkaError> {
         Asker::with(kafka, client::reader_config(kafka, command, "earliest", &[("client.id", command)]))
     }
 
-    fn with(kafka: &Kafka, config: ClientConfig) -> Result<Asker, KafkaError> {
+    fn with(kafka: &Kafka, mut config: ClientConfig) -> Result<Asker, KafkaError> {
+        client::silence(&mut config);
         Ok(Asker { consumer: client::consumer(&config)?, kafka: kafka.clone(), login: Login::new(kafka) })
     }
 
@@ -160,9 +139,6 @@ impl Asker {
     }
 
     /// Returns the number of partitions of a topic.
-    ///
-    /// # Errors
-    /// No broker answers in time, or the topic can't be used.
     pub fn partitions(&self, topic: &str, timeout: Duration) -> Result<i32, AskError> {
         let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(|error| self.unreachable(&error))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
@@ -186,9 +162,6 @@ impl Asker {
     }
 
     /// Returns the id of a topic, which no other topic of its name has; empty where the brokers tell none.
-    ///
-    /// # Errors
-    /// No broker answers in time, or the topic is refused.
     pub fn topic_id(&self, topic: &str, timeout: Duration) -> Result<String, AskError> {
         let topic_of = || topic.to_owned();
         assign::topic_id(&self.consumer, topic, timeout).map_err(|source| match source {
@@ -197,28 +170,10 @@ impl Asker {
         })
     }
 
-    /// Checks that topics exist.
-    ///
-    /// # Errors
-    /// Fails when no broker answers within `timeout`, or a topic can't be used.
-    pub fn find_topics(&self, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
-        topics.iter().try_for_each(|topic| self.partitions(topic, timeout).map(drop))
-    }
-
-    /// Returns the committed offset and metadata of a group for each partition that has one, once no transaction with
-    /// one is pending.
-    ///
-    /// # Errors
-    /// The group's coordinator does not answer within `timeout`, or refuses.
+    /// Returns the committed offset and metadata of a group for each partition that has one. With `stable`, once no
+    /// transaction with one is pending; else the offsets of such a transaction do not hold up the answer, and are not
+    /// in it.
     pub fn committed(
-        &self, group: &str, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
-    ) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, AskError> {
-        self.committed_now(group, topics, partitions, true, timeout)
-    }
-
-    /// Returns the committed offsets as [`committed`](Asker::committed) does. Unless `stable`, the offsets of a pending
-    /// transaction do not hold up the answer, and are not in it.
-    pub(super) fn committed_now(
         &self, group: &str, topics: &Topics, partitions: &[SourcePartition], stable: bool, timeout: Duration,
     ) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, AskError> {
         if partitions.is_empty() {
@@ -244,6 +199,68 @@ impl Asker {
         Ok(known
             .filter_map(|entry| Some(((topics.find(&entry.topic)?, entry.partition), (entry.offset, entry.metadata))))
             .collect())
+    }
+
+    /// Returns the offsets of those of the first `partitions` partitions of a topic in which `group` committed: two
+    /// requests.
+    pub fn offsets(
+        &self, group: &str, topic: &str, partitions: i32, timeout: Duration,
+    ) -> Result<Vec<Offsets>, AskError> {
+        let (topics, deadline) = (Topics::new([topic]), Instant::now() + timeout);
+        let committed = self.committed(group, &topics, &all_partitions([partitions]), true, timeout)?;
+        let asked: Vec<_> = committed.keys().copied().collect();
+        let ends = assign::offsets(&self.consumer, &topics, &asked, Offset::End, deadline).map_err(KafkaError::from)?;
+        let offsets = committed.into_iter().map(|(partition, (committed, _))| {
+            let end = ends.get(&partition).copied().unwrap_or(0);
+            Offsets { partition: partition.1, end, committed }
+        });
+        Ok(offsets.collect())
+    }
+
+    /// Returns the number of offsets of a topic from those that `group` committed to the end of the stable records.
+    /// Partitions without a committed offset do not count; `None` if there is no other.
+    pub fn lag(&self, group: &str, topic: &str, timeout: Duration) -> Result<Option<u64>, AskError> {
+        let offsets = self.offsets(group, topic, self.partitions(topic, timeout)?, timeout)?;
+        let behind = offsets.iter().map(|one| u64::try_from(one.end - one.committed).unwrap_or(0));
+        Ok((!offsets.is_empty()).then(|| behind.sum()))
+    }
+
+    /// Returns whether a record lies from the committed offset to the end of a partition; markers of transactions are
+    /// none.
+    pub fn has_record(&self, topic: &str, tail: Offsets, timeout: Duration) -> Result<bool, AskError> {
+        let found = self.first_record(topic, (tail.partition, tail.committed), timeout, |_| ());
+        Ok(found?.is_some())
+    }
+
+    /// Returns what `take` returns for the first record at an offset or behind it; `None` if the partition ends before,
+    /// or does not exist.
+    pub(super) fn first_record<T>(
+        &self, topic: &str, (partition, offset): (i32, i64), timeout: Duration,
+        take: impl FnOnce(&BorrowedMessage<'_>) -> T,
+    ) -> Result<Option<T>, AskError> {
+        let (topic_of, deadline) = (|| topic.to_owned(), Instant::now() + timeout);
+        let failed = |source| AskError::Topic { topic: topic_of(), source };
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
+        self.consumer.assign(&list).map_err(failed)?;
+        let first = loop {
+            use Code::{InvalidTopic, OperationTimedOut, UnknownPartition, UnknownTopic, UnknownTopicOrPartition};
+            match self.consumer.poll(assign::remaining(deadline)) {
+                Some(Ok(message)) => break Ok(Some(take(&message))),
+                Some(Err(ClientError::PartitionEOF(_))) => break Ok(None),
+                Some(Err(ClientError::MessageConsumption(
+                    UnknownTopic | UnknownPartition | UnknownTopicOrPartition | InvalidTopic,
+                ))) => break Ok(None),
+                Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
+                    break Err(AskError::RefusedTopic { topic: topic_of(), code });
+                }
+                // Errors of connections pass by.
+                Some(Err(_)) | None if Instant::now() < deadline => {}
+                Some(Err(_)) | None => break Err(failed(ClientError::MessageConsumption(OperationTimedOut))),
+            }
+        };
+        self.consumer.unassign().map_err(failed)?;
+        first
     }
 }
 

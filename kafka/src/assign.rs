@@ -131,26 +131,15 @@ pub(super) fn committed<C: ConsumerContext>(
     Ok(list.into_iter().map(|(partition, entry)| (partition, committed(entry))).collect())
 }
 
+/// The errors of partitions without a leader, and of those that do not exist, too.
+pub(super) const LEADERLESS: &[Code] = &[Code::LeaderNotAvailable];
+pub(super) const LEADERLESS_OR_GONE: &[Code] =
+    &[Code::LeaderNotAvailable, Code::UnknownTopicOrPartition, Code::UnknownTopic, Code::UnknownPartition];
+
 /// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
-/// Partitions without a leader are left out.
+/// Partitions with one of the errors `passed` are left out.
 pub(super) fn watermarks<C: ConsumerContext>(
-    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
-) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
-    watermarks_without(&[Code::LeaderNotAvailable], consumer, topics, partitions, deadline)
-}
-
-/// Returns the same as [`watermarks`], but leaves out the partitions of topics that do not exist, too.
-pub(super) fn watermarks_of_existing<C: ConsumerContext>(
-    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
-) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
-    let passed = [Code::LeaderNotAvailable, Code::UnknownTopicOrPartition, Code::UnknownTopic, Code::UnknownPartition];
-    watermarks_without(&passed, consumer, topics, partitions, deadline)
-}
-
-/// Returns the first offset of each partition and the one after its last record. Partitions with one of the errors
-/// `passed` are left out.
-fn watermarks_without<C: ConsumerContext>(
-    passed: &[Code], consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], passed: &[Code], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
@@ -201,9 +190,6 @@ fn look_up<C: ConsumerContext>(
 }
 
 /// Returns the id of a topic, which another topic of the same name does not have; empty where the brokers tell none.
-///
-/// # Errors
-/// No broker answers within `timeout`, or the topic is refused.
 pub(super) fn topic_id<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topic: &str, timeout: Duration,
 ) -> Result<String, ClientError> {

@@ -5,11 +5,9 @@ mod job;
 mod ledger;
 mod reader;
 mod runs;
-mod topics;
 
 pub use backlog::{Backlog, DEFAULT_JOB, HeaderHead, LetterHead, NewestHeads, Unread};
-pub use job::{Job, JobError, Outgoing, Positions};
+pub use job::{Job, JobError, Outgoing, Positions, ensure_ledger, ensure_parking};
 pub use ledger::{Holder, Ledger};
 pub use reader::{Header, Letter, Originals, Ranges, Reader};
 pub use runs::DoneState;
-pub use topics::{ensure_ledger, ensure_parking};

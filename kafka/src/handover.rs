@@ -12,6 +12,7 @@ use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::Kafka;
 
 use crate::ask::{AskError, Asker};
+use crate::assign::LEADERLESS;
 use crate::client::KafkaError;
 use crate::consumer::{CommitRequests, lists};
 use crate::dead_letters::Reader;
@@ -28,14 +29,8 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
 pub enum HandoverError {
     #[error(transparent)]
     Ask(#[from] AskError),
-    #[error("consumer group {group}: a transaction with its offsets is still open after {} s", waited.as_secs())]
-    Pending { group: String, waited: Duration },
-    #[error("consumer group {group}: {code}: grant DESCRIBE on it")]
-    Members { group: String, code: Code },
-    #[error("consumer group {group} takes no offsets: {error}")]
-    Commit { group: String, error: OffsetsError },
-    #[error("{topic}-{partition} is not read to offset {offset} in time")]
-    Unread { topic: String, partition: i32, offset: i64 },
+    #[error("{0}")]
+    Failed(String),
 }
 
 impl From<ClientError> for HandoverError {
@@ -44,7 +39,8 @@ impl From<ClientError> for HandoverError {
     }
 }
 
-/// The source partitions of a service, as a client sees them that may commit for one group. It joins no group.
+/// The source partitions of a service, as a client sees them that may commit for one group. It joins no group. Its
+/// questions fail as those of an [`Asker`].
 pub struct Handover {
     asker: Arc<Asker>,
     group: String,
@@ -56,11 +52,8 @@ pub struct Handover {
 
 impl Handover {
     /// Makes a client that may commit offsets of these topics for `group`. Each answer may take `timeout`.
-    ///
-    /// # Errors
-    /// No broker answers in time, or a topic can't be used.
     pub fn open(kafka: &Kafka, group: &str, topics: &[&str], timeout: Duration) -> Result<Handover, HandoverError> {
-        let asker = Arc::new(Asker::silent(kafka, group).map_err(AskError::from)?);
+        let asker = Arc::new(Asker::new(kafka, group).map_err(AskError::from)?);
         let counts = topics.iter().map(|topic| asker.partitions(topic, timeout)).collect::<Result<Vec<_>, _>>()?;
         let (group, topics) = (group.to_owned(), Topics::new(topics.iter().copied()));
         let pending_timeout = transaction_timeout(kafka) + CLEANUP_TIMEOUT;
@@ -73,12 +66,9 @@ impl Handover {
     }
 
     /// Returns the members of a group, each as its client's id and host.
-    ///
-    /// # Errors
-    /// The group's coordinator does not answer in time, or refuses.
     pub fn members(&self, group: &str) -> Result<Vec<String>, HandoverError> {
         let members = ffi::members_of(self.asker.consumer.client(), group, self.timeout);
-        members.map_err(|code| HandoverError::Members { group: group.to_owned(), code })
+        members.map_err(|code| HandoverError::Failed(format!("consumer group {group}: {code}: grant DESCRIBE on it")))
     }
 
     /// Returns the committed offsets and metadata of a group. If a transaction with some is open, waits until it has
@@ -87,30 +77,26 @@ impl Handover {
     /// # Errors
     /// A transaction does not end, or the group's coordinator does not answer in time, or refuses.
     pub fn committed(&self, group: &str) -> Result<BTreeMap<SourcePartition, (i64, Vec<u8>)>, HandoverError> {
-        let committed = self.asker.committed(group, &self.topics, &self.partitions, self.pending_timeout);
+        let committed = self.asker.committed(group, &self.topics, &self.partitions, true, self.pending_timeout);
         committed.map_err(|error| match error {
             AskError::Client(KafkaError::Client(ClientError::OffsetFetch(Code::UnstableOffsetCommit))) => {
-                HandoverError::Pending { group: group.to_owned(), waited: self.pending_timeout }
+                let waited = self.pending_timeout.as_secs();
+                let problem = format!("a transaction with its offsets is still open after {waited} s");
+                HandoverError::Failed(format!("consumer group {group}: {problem}"))
             }
             other => other.into(),
         })
     }
 
     /// Returns the first offset of each partition and the end of its stable records.
-    ///
-    /// # Errors
-    /// A broker does not answer in time, or refuses.
     pub fn bounds(&self) -> Result<BTreeMap<SourcePartition, (i64, i64)>, HandoverError> {
         let deadline = Instant::now() + self.timeout;
-        let bounds = assign::watermarks(&self.asker.consumer, &self.topics, &self.partitions, deadline)?;
+        let bounds = assign::watermarks(&self.asker.consumer, &self.topics, &self.partitions, LEADERLESS, deadline)?;
         Ok(bounds.into_iter().collect())
     }
 
     /// Counts the records in these runs of a partition: other offsets in them hold markers of transactions, or records
     /// that were aborted or compacted away.
-    ///
-    /// # Errors
-    /// The partition can't be read.
     pub fn count(&self, at: SourcePartition, runs: &OffsetRuns) -> Result<u64, HandoverError> {
         let (Some(first), Some(last)) = (runs.iter().next(), runs.iter().last()) else { return Ok(0) };
         let topic = self.topics.name(at.0);
@@ -121,7 +107,8 @@ impl Handover {
             if let Some(is_in_run) = reader.next_with(POLL_TIMEOUT, |record| runs.contains(record.offset()))? {
                 (count, heard) = (count + u64::from(is_in_run), Instant::now());
             } else if !reader.is_done() && heard.elapsed() > self.timeout {
-                return Err(HandoverError::Unread { topic: topic.to_owned(), partition: at.1, offset: last.end });
+                let problem = format!("{topic}-{} is not read to offset {} in time", at.1, last.end);
+                return Err(HandoverError::Failed(problem));
             }
         }
         Ok(count)
@@ -137,7 +124,7 @@ impl Handover {
         let done = self.send(&commits.iter().map(|(at, commit)| (*at, commit)).collect::<Vec<_>>());
         #[cfg(feature = "failpoints")]
         crate::failpoint::reach("handover_after_commit");
-        done.map_err(|error| HandoverError::Commit { group: self.group.clone(), error })
+        done.map_err(|error| self.not_taken(&error))
     }
 
     /// Asks whether the client's group would take offsets, and changes none: brokers look at permissions first, and
@@ -150,9 +137,13 @@ impl Handover {
         let sources: BTreeSet<_> = self.partitions.iter().map(|at| at.0).collect();
         let commits: Vec<_> = sources.into_iter().map(|source| ((source, i32::MAX), &nowhere)).collect();
         match self.send(&commits) {
-            Err(error @ OffsetsError::Refused(_)) => Err(HandoverError::Commit { group: self.group.clone(), error }),
+            Err(error @ OffsetsError::Refused(_)) => Err(self.not_taken(&error)),
             _ => Ok(()),
         }
+    }
+
+    fn not_taken(&self, error: &OffsetsError) -> HandoverError {
+        HandoverError::Failed(format!("consumer group {} takes no offsets: {error}", self.group))
     }
 
     fn send(&self, commits: &[(SourcePartition, &Commit)]) -> Result<(), OffsetsError> {
@@ -163,9 +154,6 @@ impl Handover {
     }
 
     /// Returns the offsets of a topic that `group` has not committed; `None` if it has committed none.
-    ///
-    /// # Errors
-    /// A broker does not answer in time, or refuses.
     pub fn lag(&self, group: &str, topic: &str) -> Result<Option<u64>, AskError> {
         self.asker.lag(group, topic, self.timeout)
     }

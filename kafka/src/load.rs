@@ -32,20 +32,12 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 pub struct LoadRecord<'a> {
     pub topic: &'a str,
-    /// Returned with its delivery.
+    /// Returned with its fate.
     pub number: usize,
     pub key: Option<&'a [u8]>,
     pub value: &'a [u8],
     /// Name and value of each header.
     pub headers: &'a [(&'a str, &'a str)],
-}
-
-/// The fate of a record that was taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivery {
-    pub number: usize,
-    /// The record's position, or the error that leaves its fate unknown.
-    pub position: Result<RecordPosition, ClientError>,
 }
 
 /// The position of a record in its topic.
@@ -55,16 +47,17 @@ pub struct RecordPosition {
     pub offset: i64,
 }
 
+/// The position of a record, or the error that leaves its fate unknown.
+pub type Fate = Result<RecordPosition, ClientError>;
+
 /// Sends records, keeps their order and doesn't send twice.
-pub struct LoadProducer<F: Fn(Delivery) + Send + Sync + 'static> {
+pub struct LoadProducer<F: Fn(usize, Fate) + Send + Sync + 'static> {
     producer: ThreadedProducer<Deliveries<F>>,
 }
 
-impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
-    /// Makes a producer that calls `on_delivery` on librdkafka's thread, once for each record that was taken.
-    ///
-    /// # Errors
-    /// Fails when librdkafka refuses a property.
+impl<F: Fn(usize, Fate) + Send + Sync + 'static> LoadProducer<F> {
+    /// Makes a producer that calls `on_delivery` on librdkafka's thread, once for each record that was
+    /// taken, with its number.
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
         let defaults = [
             ("client.id", NAME),
@@ -106,7 +99,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
 
 struct Deliveries<F>(F);
 
-impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {
+impl<F: Fn(usize, Fate) + Send + Sync + 'static> ClientContext for Deliveries<F> {
     crate::oauth::makes_tokens!();
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -114,7 +107,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {
     }
 }
 
-impl<F: Fn(Delivery) + Send + Sync + 'static> ProducerContext for Deliveries<F> {
+impl<F: Fn(usize, Fate) + Send + Sync + 'static> ProducerContext for Deliveries<F> {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
@@ -122,7 +115,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> ProducerContext for Deliveries<F> 
             Ok(message) => Ok(RecordPosition { partition: message.partition(), offset: message.offset() }),
             Err((error, _)) => Err(error.clone()),
         };
-        (self.0)(Delivery { number, position });
+        (self.0)(number, position);
     }
 }
 
@@ -143,9 +136,6 @@ pub struct Watcher {
 
 impl Watcher {
     /// Finds the ends of the topics; later records will be read.
-    ///
-    /// # Errors
-    /// Fails when no broker answers within `timeout`, or a topic can't be read.
     pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, AskError> {
         // librdkafka requires a group, which is never joined; nothing is committed.
         let asker = Asker::named(kafka, NAME)?;
@@ -182,9 +172,6 @@ pub struct Worker {
 
 impl Worker {
     /// Joins the group, which starts at the beginning of the topic if it has committed nothing.
-    ///
-    /// # Errors
-    /// Fails when no broker answers within `timeout`, or there is no such topic.
     pub fn join(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Worker, AskError> {
         let forced = [
             ("group.id", group),

@@ -5,15 +5,7 @@ mod certificate;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use watermaster_settings::{Kafka, properties};
 
-use crate::oauth;
-
-/// An error of a connection.
-#[derive(Debug, Clone)]
-pub(super) struct BrokerError {
-    pub code: Code,
-    /// The text of librdkafka, which may hold a secret.
-    pub text: String,
-}
+use crate::{consumer_error::Reported, oauth};
 
 /// The reason for which a connection is refused until the configuration, here or at the brokers, is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +19,18 @@ pub(super) enum Refusal {
     HostName,
 }
 
-impl BrokerError {
+impl Reported {
     /// Returns why waiting does not help, unless it does.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub(super) fn refusal(&self) -> Option<Refusal> {
         // An alert of TLS 1.3 comes after the handshake, so that librdkafka takes it for a broken connection. Brokers
         // in Java call a missing certificate "bad", and one that expired "unknown".
         let alerts =
             ["alert bad certificate", "alert certificate", "alert unknown ca", "SSL authentication might be required"];
-        if alerts.iter().any(|alert| self.text.contains(alert)) {
+        if alerts.iter().any(|alert| self.reason.contains(alert)) {
             return Some(Refusal::OwnCertificate);
         }
         match self.code {
-            Code::Authentication if self.text.contains("Unsupported SASL mechanism") => Some(Refusal::Mechanism),
+            Code::Authentication if self.reason.contains("Unsupported SASL mechanism") => Some(Refusal::Mechanism),
             Code::Authentication => Some(Refusal::Credentials),
             Code::SSL => Some(Refusal::BrokerCertificate),
             Code::Resolve => Some(Refusal::HostName),
@@ -56,8 +48,8 @@ pub(super) struct Explanations {
 
 impl Explanations {
     /// Returns a text without secrets.
-    pub fn of(&mut self, kafka: &Kafka, error: &BrokerError) -> String {
-        let text = properties::redact(&kafka.all_properties(), &error.text);
+    pub fn of(&mut self, kafka: &Kafka, error: &Reported) -> String {
+        let text = properties::redact(&kafka.all_properties(), &error.reason);
         let reason = match error.refusal() {
             None => return text,
             Some(Refusal::Credentials) => credentials(kafka),
@@ -112,7 +104,7 @@ mod tests {
             (Code::BrokerTransportFailure, "Connection refused", None),
             (Code::AllBrokersDown, "1/1 brokers are down", None),
         ] {
-            assert_eq!(BrokerError { code, text: text.to_owned() }.refusal(), refusal, "{text}");
+            assert_eq!(Reported { code, reason: text.to_owned() }.refusal(), refusal, "{text}");
         }
     }
 }

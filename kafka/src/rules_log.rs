@@ -215,7 +215,7 @@ impl RulesTopic {
         };
         let error = match writer {
             Ok(mut writer) => {
-                let sent = writer.send(&self.topic, record, ticket);
+                let sent = writer.send(record, ticket);
                 self.writer = Some(writer);
                 sent.err().map(|error| error.to_string())
             }
@@ -270,9 +270,9 @@ impl ChangeWriter {
         Ok(ChangeWriter { topic, producer, login, used: Instant::now(), tickets: HashMap::new() })
     }
 
-    fn send(&mut self, topic: &str, record: ProducedRecord<'_>, ticket: Option<WriteTicket>) -> Result<(), SendError> {
+    fn send(&mut self, record: ProducedRecord<'_>, ticket: Option<WriteTicket>) -> Result<(), SendError> {
         self.used = Instant::now();
         self.tickets.extend(ticket.map(|ticket| (record.tag, ticket)));
-        self.producer.send(&self.topic, topic, record)
+        self.producer.send(&self.topic, record)
     }
 }

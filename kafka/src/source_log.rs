@@ -74,9 +74,6 @@ pub enum LogEvent<'r> {
 impl SourceLog {
     /// Finds the offsets of two times, in milliseconds since 1970, in all partitions of the topics; `None` stands for
     /// the first record and for the end that a partition has now.
-    ///
-    /// # Errors
-    /// No broker answers in time, or a topic can't be read.
     pub fn open(
         kafka: &Kafka, topics: &[&str], (from, to): (Option<i64>, Option<i64>), timeout: Duration,
     ) -> Result<SourceLog, AskError> {
@@ -132,9 +129,6 @@ impl SourceLog {
     }
 
     /// Waits for the next event of a partition.
-    ///
-    /// # Errors
-    /// The partition can't be read.
     pub fn next(&self, index: usize, timeout: Duration) -> Result<LogEvent<'_>, LogError> {
         let log = &self.partitions[index];
         let Some(queue) = log.queue.as_ref().filter(|_| log.position.get() < log.end) else { return Ok(LogEvent::End) };
@@ -166,7 +160,7 @@ impl SourceLog {
 
     /// Returns the last error of a connection, for people.
     pub fn last_error(&self) -> Option<String> {
-        self.consumer.context().last_error().map(|error| error.text)
+        self.consumer.context().last_error().map(|error| error.reason)
     }
 }
 

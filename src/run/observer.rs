@@ -53,7 +53,7 @@ impl Client<'_> {
         self.asker.take_if(|asker| asker.has_old_secrets());
         let asker = match self.asker.take() {
             Some(asker) => asker,
-            None => Arc::new(Asker::silent(self.kafka, &group_id(self.kafka, service))?),
+            None => Arc::new(Asker::new(self.kafka, &group_id(self.kafka, service))?),
         };
         asker.prepare();
         Ok(Arc::clone(self.asker.insert(asker)))

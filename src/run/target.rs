@@ -45,7 +45,7 @@ fn group(service: &Service) -> &str {
 impl<'a> Target<'a> {
     /// The target up to the end of the stable records.
     pub fn new(kafka: &'a Kafka, service: &'a Service) -> Target<'a> {
-        Target::with(kafka, service, Asker::silent)
+        Target::with(kafka, service, Asker::new)
     }
 
     /// The target up to its last record, which may belong to an open transaction.

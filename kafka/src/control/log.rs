@@ -24,37 +24,29 @@ const END_TIMEOUT: Duration = Duration::from_millis(200);
 /// A failure of the control log.
 #[derive(Debug, thiserror::Error)]
 pub enum SeatLogError {
-    /// A client could not be made.
     #[error(transparent)]
     Client(#[from] KafkaError),
-    /// The ends of the log are not known.
     #[error("the ends of {topic} are not known: {source}")]
     Ends { topic: String, source: ClientError },
     /// Reading failed for good: the log was truncated, deleted, or may not be read.
     #[error("{topic} can't be read: {source}")]
     Read { topic: String, source: ClientError },
-    /// The topic was deleted and made anew.
     #[error("{topic} is not the topic that it was: it was deleted and made anew")]
     Replaced { topic: String },
-    /// The brokers refuse this program.
     #[error("not allowed to use the topic {topic}: grant READ, WRITE and DESCRIBE on it")]
     Denied { topic: String },
-    /// Reading takes too long.
     #[error("{topic} is not read to its end in time")]
     Slow { topic: String },
-    /// The former version's topic holds a record that neither version writes.
     #[error(
         "{topic}, offset {offset}: the record is not one of version 0.2; delete the topic once all instances of that \
          version are stopped"
     )]
     NotFormer { topic: String, offset: i64 },
-    /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
     /// The topic refuses a record. It must not be sent again unchanged.
     #[error("{topic} refuses a record ({source}); its max.message.bytes has to be {MAX_MESSAGE_BYTES} or more")]
     Refused { topic: String, source: delivery::ClientError },
-    /// The brokers refuse a transactional id.
     #[error(
         "can't open a seat: {source}; all instances need WRITE and DESCRIBE on the transactional ids with the prefix \
          {prefix}, or scope = \"instance\""
@@ -66,18 +58,8 @@ impl SeatLogError {
     /// Returns whether it helps to open the log again: brokers come and go. A record that this program can't read stays
     /// in the log.
     pub fn passes_by(&self) -> bool {
-        match self {
-            SeatLogError::Ends { .. }
-            | SeatLogError::Read { .. }
-            | SeatLogError::Replaced { .. }
-            | SeatLogError::Slow { .. }
-            | SeatLogError::Refused { .. } => true,
-            SeatLogError::Client(_)
-            | SeatLogError::Denied { .. }
-            | SeatLogError::NotFormer { .. }
-            | SeatLogError::Record { .. }
-            | SeatLogError::Opening { .. } => false,
-        }
+        use SeatLogError::{Ends, Read, Refused, Replaced, Slow};
+        matches!(self, Ends { .. } | Read { .. } | Replaced { .. } | Slow { .. } | Refused { .. })
     }
 }
 
@@ -112,9 +94,6 @@ impl SeatLog {
     /// librdkafka looks for its coordinator all the time, so it has to be one that this program may describe.
     ///
     /// A seat's transactional id is `id_prefix` with the seat's name.
-    ///
-    /// # Errors
-    /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(
         kafka: &settings::Kafka, group: &str, topic: &str, id_prefix: &str, timeout: Duration,
     ) -> Result<SeatLog, SeatLogError> {

@@ -60,9 +60,6 @@ pub(crate) enum Next<R> {
 impl LogReader {
     /// Begins to read, and returns the end that the log has now. Waits up to `timeout` for the brokers. Nothing joins
     /// `group` or commits to it.
-    ///
-    /// # Errors
-    /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(
         kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
     ) -> Result<(LogReader, u64), SeatLogError> {
@@ -156,9 +153,6 @@ impl LogReader {
     }
 
     /// Asks for the end that the log has now.
-    ///
-    /// # Errors
-    /// No broker answers.
     pub fn end(&self, timeout: Duration) -> Result<u64, SeatLogError> {
         let ends = self.consumer.fetch_watermarks(&self.topic, PARTITION, timeout);
         let (_, end) = ends.map_err(|source| SeatLogError::Ends { topic: self.topic.clone(), source })?;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rdkafka::admin::{NewTopic, TopicReplication};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings as settings;
 
 use crate::ask::{self, TopicFacts};
-use crate::client::{self, KafkaError, LoggingContext};
+use crate::client::{self, KafkaError};
 
 /// The replicas of a control topic on three brokers or more, unless the target has more.
 const REPLICAS: usize = 3;
@@ -49,10 +49,8 @@ pub struct EnsuredTopic {
 pub enum ControlTopicError {
     #[error(transparent)]
     Client(#[from] KafkaError),
-    /// No broker answered.
     #[error("no answer about the topic {topic}: {source}")]
     Unanswered { topic: String, source: ClientError },
-    /// The brokers refuse to make the topic.
     #[error(
         "the topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}{otherwise}"
     )]
@@ -71,7 +69,7 @@ impl ControlTopicError {
                 // There are brokers for the replicas of the target; some of them may be away.
                 matches!(code, Code::RequestTimedOut | Code::NotController | Code::InvalidReplicationFactor)
             }
-            ControlTopicError::Client(_) | ControlTopicError::Partitions { .. } => false,
+            _ => false,
         }
     }
 }
@@ -105,10 +103,8 @@ fn ensure(
     otherwise: &'static str,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-    let asker: BaseProducer<_> =
-        client::create(&config, LoggingContext::default(), BaseProducer::client).map_err(KafkaError::from)?;
     let unanswered = |source| ControlTopicError::Unanswered { topic: topic.to_owned(), source };
-    let metadata = asker.client().fetch_metadata(None, timeout).map_err(unanswered)?;
+    let metadata = client::consumer(&config)?.fetch_metadata(None, timeout).map_err(unanswered)?;
     let brokers = metadata.brokers().len();
     let find = |name| metadata.topics().iter().find(|found| found.name() == name);
     let former_exists = former != topic && find(former).is_some();

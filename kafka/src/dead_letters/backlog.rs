@@ -1,6 +1,6 @@
 //! The open dead letters: those that no job has redriven or parked, and that are not closed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,13 +63,7 @@ pub struct NewestHeads {
 
 impl LetterHead {
     fn new(letter: &BorrowedMessage<'_>, state: Option<DoneState>) -> LetterHead {
-        let mut headers = VecDeque::new();
-        for (name, value) in Headers::of(letter) {
-            if headers.len() == MAX_HEADERS {
-                headers.pop_front();
-            }
-            headers.push_back((name, value));
-        }
+        let headers = Headers::of(letter);
         let header = |(name, value): (&[u8], Option<&[u8]>)| HeaderHead {
             name: begin_of(&String::from_utf8_lossy(&name[..name.len().min(MAX_TEXT_BYTES)])),
             value: value.map(|value| match std::str::from_utf8(value) {
@@ -82,7 +76,7 @@ impl LetterHead {
             partition: letter.partition(),
             offset: letter.offset(),
             timestamp_ms: letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
-            headers: headers.into_iter().map(header).collect(),
+            headers: headers.skip(headers.count().saturating_sub(MAX_HEADERS)).map(header).collect(),
             state,
         }
     }
@@ -122,9 +116,6 @@ struct Front {
 
 impl Backlog {
     /// Looks for open dead letters in this topic. Between two looks the client may ask and read for others.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic can't be read.
     pub fn open(
         asker: Arc<Asker>, kafka: &Kafka, service: &Service, topic: &str, timeout: Duration,
     ) -> Result<Backlog, AskError> {
@@ -151,9 +142,6 @@ impl Backlog {
     }
 
     /// Looks once. The first open record of each partition is read only where that moved.
-    ///
-    /// # Errors
-    /// A broker does not answer within `timeout`, or refuses.
     pub fn look(&mut self, timeout: Duration) -> Result<Unread, AskError> {
         let deadline = Instant::now() + timeout;
         self.reader.asker.prepare();
@@ -177,9 +165,6 @@ impl Backlog {
 
     /// Reads the dead letters at the last `offsets` offsets, which the partitions share, or those that come within
     /// `timeout` and a few megabytes.
-    ///
-    /// # Errors
-    /// A broker does not answer within `timeout`, or refuses.
     pub fn newest(&mut self, offsets: i64, timeout: Duration) -> Result<NewestHeads, AskError> {
         let deadline = Instant::now() + timeout;
         let mut ranges = self.reader.bounds(timeout)?;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rdkafka::Message as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use strum::VariantArray as _;
 use watermaster_settings::Service;
@@ -27,13 +28,13 @@ use crate::{ask::AskError, assign::remaining, record::NO_TIMESTAMP};
 const PAGE: i64 = 4096;
 const HOLDER_KEY: &str = "holder";
 
-/// The last transaction of any job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The last transaction of any job. Names and order of the fields are part of the entries' format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// A name that no other process has.
-    pub process: String,
     /// The job, for people.
     pub job: String,
+    /// A name that no other process has.
+    pub process: String,
     /// A number that no other transaction of the process has.
     pub transaction: u64,
 }
@@ -185,13 +186,12 @@ impl Ledger {
     /// Returns the records that write the changes, which then count as written. After a transaction that fails, the
     /// ledger is to be read anew.
     pub fn take_changes(&mut self, holder: &Holder) -> Vec<Outgoing> {
-        let Holder { process, job, transaction } = holder;
-        let by = json!({ "process": process, "job": job, "transaction": transaction });
+        let by = serde_json::to_string(holder).expect("texts and a number are JSON");
         let changed = std::mem::take(&mut self.changed);
         let pages = changed.into_iter().map(|(partition, start)| {
             (format!("{}/{partition}/{start}", self.letters), self.page(partition, start).to_string())
         });
-        pages.chain([(HOLDER_KEY.to_owned(), by.to_string())]).map(|(key, value)| self.record(key, value)).collect()
+        pages.chain([(HOLDER_KEY.to_owned(), by)]).map(|(key, value)| self.record(key, value)).collect()
     }
 
     fn record(&self, key: String, value: String) -> Outgoing {
@@ -217,7 +217,7 @@ impl Ledger {
         let key = std::str::from_utf8(key).ok()?;
         let value: Option<Value> = value.map(serde_json::from_slice).transpose().ok()?;
         if key == HOLDER_KEY {
-            self.holder = value.map(|value| holder(&value).ok_or(())).transpose().ok()?;
+            self.holder = value.map(serde_json::from_value).transpose().ok()?;
             return Some(());
         }
         let (rest, start) = key.rsplit_once('/')?;
@@ -245,11 +245,6 @@ impl Ledger {
         }
         Some(())
     }
-}
-
-fn holder(value: &Value) -> Option<Holder> {
-    let text = |name: &str| value[name].as_str().map(str::to_owned);
-    Some(Holder { process: text("process")?, job: text("job")?, transaction: value["transaction"].as_u64()? })
 }
 
 /// Returns whether a job has selected all dead letters, by the metadata of its position.

@@ -9,11 +9,12 @@ use rdkafka::Message as _;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::Offset;
 use watermaster_settings::Kafka;
 
 use super::Positions;
 use crate::ask::{AskError, Asker, is_final};
+use crate::assign::LEADERLESS;
 use crate::record::{Headers, NO_TIMESTAMP};
 use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
 use crate::{assign, client::KafkaError};
@@ -67,7 +68,8 @@ pub(super) fn bytes_of(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Head
     key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len) + headers.sum::<usize>()
 }
 
-/// Reads one topic, by a client that may also ask and read for others, one after the other.
+/// Reads one topic, by a client that may also ask and read for others, one after the other. Its questions fail as those
+/// of an [`Asker`].
 pub struct Reader {
     pub(super) asker: Arc<Asker>,
     group: String,
@@ -83,17 +85,11 @@ pub struct Reader {
 
 impl Reader {
     /// Makes a client of `group` that reads `topic`.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic can't be read.
     pub fn open(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
         Reader::of(Arc::new(Asker::new(kafka, group)?), group, topic, timeout)
     }
 
     /// Reads `topic` by a client, and asks for the positions of `group`.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic can't be read.
     pub fn of(asker: Arc<Asker>, group: &str, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
         let partitions = all_partitions([asker.partitions(topic, timeout)?]);
         let (group, topics) = (group.to_owned(), Topics::new([topic]));
@@ -102,17 +98,11 @@ impl Reader {
     }
 
     /// Checks that other topics exist.
-    ///
-    /// # Errors
-    /// Fails when no broker answers within `timeout`, or a topic can't be used.
     pub fn find_topics(&self, topics: &[&str], timeout: Duration) -> Result<(), AskError> {
-        self.asker.find_topics(topics, timeout)
+        topics.iter().try_for_each(|topic| self.asker.partitions(topic, timeout).map(drop))
     }
 
     /// Returns a reader of another topic by the same client. This one reads nothing until it is started again.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic can't be read.
     pub(super) fn beside(&mut self, topic: &str, timeout: Duration) -> Result<Reader, AskError> {
         self.start(&Ranges::new())?;
         Reader::of(Arc::clone(&self.asker), &self.group, topic, timeout)
@@ -129,20 +119,15 @@ impl Reader {
     }
 
     /// Returns the first offset of each partition and the end of its stable records.
-    ///
-    /// # Errors
-    /// A broker does not answer within `timeout`, or refuses.
     pub fn bounds(&self, timeout: Duration) -> Result<Ranges, AskError> {
-        let found = assign::watermarks(&self.asker.consumer, &self.topics, &self.partitions, Instant::now() + timeout);
+        let (client, deadline) = (&self.asker.consumer, Instant::now() + timeout);
+        let found = assign::watermarks(client, &self.topics, &self.partitions, LEADERLESS, deadline);
         let found = found.map_err(|source| self.failed(source))?;
         Ok(found.into_iter().map(|((_, partition), (low, high))| (partition, low..high)).collect())
     }
 
     /// Returns, for each partition with a record of this time (milliseconds since 1970) or later, the first one's
     /// offset.
-    ///
-    /// # Errors
-    /// A broker does not answer within `timeout`, or refuses.
     pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, AskError> {
         let (at, deadline) = (Offset::Offset(time_ms), Instant::now() + timeout);
         let found = assign::offsets(&self.asker.consumer, &self.topics, &self.partitions, at, deadline);
@@ -151,26 +136,10 @@ impl Reader {
         Ok(found.filter(|(_, offset)| *offset >= 0).map(|((_, partition), offset)| (partition, offset)).collect())
     }
 
-    /// Returns the offsets with their metadata that a group has committed, once no transaction with one is pending.
-    ///
-    /// # Errors
-    /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<Positions, AskError> {
-        self.positions(group, true, timeout)
-    }
-
-    /// Returns the offsets of the reader's own group, as [`committed_of`](Reader::committed_of) does.
-    ///
-    /// # Errors
-    /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed(&self, timeout: Duration) -> Result<Positions, AskError> {
-        self.positions(&self.group, true, timeout)
-    }
-
-    /// Returns the offsets that a group has committed. Unless `stable`, a pending transaction does not hold up the
-    /// answer.
-    pub(super) fn positions(&self, group: &str, stable: bool, timeout: Duration) -> Result<Positions, AskError> {
-        let found = self.asker.committed_now(group, &self.topics, &self.partitions, stable, timeout)?;
+    /// Returns the offsets with their metadata that a group has committed. With `stable`, once no transaction with one
+    /// is pending; else such a transaction does not hold up the answer.
+    pub fn positions(&self, group: &str, stable: bool, timeout: Duration) -> Result<Positions, AskError> {
+        let found = self.asker.committed(group, &self.topics, &self.partitions, stable, timeout)?;
         let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
         let position = |((_, partition), (offset, metadata)): (SourcePartition, (i64, Vec<u8>))| {
             (partition, (offset, text(metadata)))
@@ -179,9 +148,6 @@ impl Reader {
     }
 
     /// Starts to read these offsets instead of others.
-    ///
-    /// # Errors
-    /// librdkafka refuses the partitions.
     pub fn start(&mut self, ranges: &Ranges) -> Result<(), KafkaError> {
         self.waited = Duration::ZERO;
         if !self.paused.is_empty() {
@@ -280,17 +246,11 @@ pub struct Originals {
 
 impl Originals {
     /// Makes a client. No broker is contacted yet.
-    ///
-    /// # Errors
-    /// librdkafka refuses the configuration.
     pub fn new(kafka: &Kafka, group: &str) -> Result<Originals, KafkaError> {
         Ok(Originals { asker: Asker::new(kafka, group)? })
     }
 
     /// Returns the record at this offset, or `None` if the topic does not keep it any more.
-    ///
-    /// # Errors
-    /// No broker answers within `timeout`, or the topic is refused.
     pub fn read(
         &self, topic: &str, partition: i32, offset: i64, timeout: Duration,
     ) -> Result<Option<Letter>, AskError> {
@@ -298,28 +258,8 @@ impl Originals {
         if partition < 0 || offset < 0 || topic.contains('\0') {
             return Ok(None);
         }
-        let failed = |source| AskError::Topic { topic: topic.to_owned(), source };
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
-        self.asker.consumer.assign(&list).map_err(failed)?;
-        let deadline = Instant::now() + timeout;
-        while Instant::now() < deadline {
-            match self.asker.consumer.poll(assign::remaining(deadline)) {
-                Some(Ok(message)) if message.offset() == offset => return Ok(Some(Letter::new(&message))),
-                Some(Ok(_)) | Some(Err(ClientError::PartitionEOF(_))) => return Ok(None),
-                Some(Err(ClientError::MessageConsumption(code))) => match code {
-                    Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => return Ok(None),
-                    // No topic can have this name.
-                    Code::InvalidTopic => return Ok(None),
-                    code if is_final(code) => {
-                        return Err(AskError::RefusedTopic { topic: topic.to_owned(), code });
-                    }
-                    _ => {}
-                },
-                Some(Err(_)) | None => {}
-            }
-        }
-        Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut)))
+        let of_message = |message: &BorrowedMessage<'_>| (message.offset() == offset).then(|| Letter::new(message));
+        Ok(self.asker.first_record(topic, (partition, offset), timeout, of_message)?.flatten())
     }
 }
 

@@ -11,6 +11,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::OnDataLoss;
 
 use super::{BROKER_PROBE_TIMEOUT, Membership, RESOLVE_TIMEOUT};
+use crate::assign::LEADERLESS_OR_GONE;
 use crate::consumer_error::{ConsumerErrorKind, FatalConsumerError, Outage};
 use crate::event::{Assignment, Event};
 use crate::topics::{SourceIndex, SourcePartition};
@@ -175,7 +176,7 @@ impl Membership {
         let deadline = Instant::now() + RESOLVE_TIMEOUT;
         let committed = assign::committed(consumer, &self.topics, partitions, assign::remaining(deadline))
             .map_err(|error| self.unresolved("committed offsets", error))?;
-        let edges = match assign::watermarks_of_existing(consumer, &self.topics, partitions, deadline) {
+        let edges = match assign::watermarks(consumer, &self.topics, partitions, LEADERLESS_OR_GONE, deadline) {
             // None of them has a leader, or the topics are gone.
             Err(error) if error.rdkafka_error_code() == Some(Code::UnknownPartition) => HashMap::new(),
             edges => edges.map_err(|error| self.unresolved("watermarks", error))?,
@@ -282,7 +283,7 @@ impl Membership {
         let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
         let deadline = Instant::now() + RESOLVE_TIMEOUT;
-        let edges = assign::watermarks_of_existing(consumer, &self.topics, &partitions, deadline)?;
+        let edges = assign::watermarks(consumer, &self.topics, &partitions, LEADERLESS_OR_GONE, deadline)?;
         for (&at, position) in &mut positions {
             let Some(&(low, high)) = edges.get(&at) else { continue };
             if (low..=high).contains(position) {
