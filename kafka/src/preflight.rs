@@ -6,9 +6,7 @@ mod commits;
 mod control;
 mod history;
 mod missing;
-mod pace;
 mod problem;
-mod retention;
 mod topics;
 mod transactions;
 
@@ -17,12 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Scope;
-use watermaster_settings::{Kafka, Service, Settings, Source};
+use watermaster_settings::{Service, Settings, Source};
 
-use crate::{ask::TopicFacts, client::KafkaError, producer::DEFAULT_BATCH_BYTES};
-use client::PreflightClient;
-pub use client::{ConnectError, Unreachable};
-pub use history::History;
+use crate::topics::{SourcePartition, all_partitions};
+use crate::{ask::TopicFacts, producer::DEFAULT_BATCH_BYTES};
+pub use client::{ConnectError, PreflightClient, Unreachable};
 pub use missing::MissingTopic;
 pub use problem::{Finding, Problem, Severity};
 
@@ -57,6 +54,12 @@ impl Report {
         missing::topics(settings, self)
     }
 
+    /// Returns the partitions of a service's sources, in their order.
+    fn partitions(&self, service: &Service) -> Vec<SourcePartition> {
+        let count = |topic: &str| self.topics.get(topic).map_or(0, |facts| facts.partitions as i32);
+        all_partitions(service.sources.iter().map(|source| count(&source.topic)))
+    }
+
     /// Returns true if a pattern of a source has no topic.
     pub fn lacks_topics(&self) -> bool {
         self.findings.iter().any(|finding| matches!(finding.problem, Problem::NothingMatches { .. }))
@@ -69,28 +72,6 @@ pub fn batch_bytes(sources: &[Source], topics: &BTreeMap<String, TopicFacts>) ->
     let outputs = sources.iter().flat_map(|source| [&source.target, &source.dead_letter]);
     let limits = outputs.filter_map(|topic| topics.get(topic)?.max_message_bytes);
     limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
-}
-
-/// A connection that lists the topics of the cluster.
-pub struct TopicList(PreflightClient);
-
-impl TopicList {
-    /// # Errors
-    /// No broker answers within this time, or a second.
-    pub fn connect(kafka: &Kafka, timeout: Duration) -> Result<TopicList, ConnectError> {
-        let keep_waiting = |unreachable: &Unreachable| unreachable.waited < timeout && !unreachable.refused;
-        PreflightClient::connect(kafka, keep_waiting).map(TopicList)
-    }
-
-    /// Returns true if secrets have changed that only another client takes.
-    pub fn has_old_secrets(&self) -> bool {
-        self.0.has_old_secrets()
-    }
-
-    /// Returns the names of all topics that may be seen.
-    pub fn names(&self, timeout: Duration) -> Result<Vec<String>, KafkaError> {
-        Ok(self.0.topic_names(timeout)?)
-    }
 }
 
 /// Returns whether the instances of a service share its capacity through a control topic.
@@ -148,7 +129,10 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
     let settings = &if settings.has_patterns() {
         report.names = client
             .topic_names(timeout)
-            .map_err(|error| report.findings.push(Problem::NamesUnanswered(error).of_brokers()))
+            .map_err(|error| {
+                let text = format!("the topics that match a pattern are not known: {error}");
+                report.findings.push(Problem::warning(text).of_brokers());
+            })
             .ok();
         settings.with_matches(report.names.as_deref().unwrap_or_default())
     } else {
@@ -178,7 +162,8 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
     all.sort_unstable();
     all.dedup();
     let mut described = client.topic_configs(&all, timeout).unwrap_or_else(|error| {
-        report.findings.push(Problem::ConfigsUnanswered(error).of_brokers());
+        let text = format!("limits and retention of topics were not checked: {error}");
+        report.findings.push(Problem::note(text).of_brokers());
         BTreeMap::new()
     });
     for service in &settings.services {
@@ -200,11 +185,10 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
             continue;
         }
         report.findings.extend(topics::compare(service, &report.topics));
-        let of_group = report.topics.get(&service.target).and_then(|_| pace::check(&settings.kafka, service, timeout));
+        let target = report.topics.get(&service.target);
+        let of_group = target.and_then(|_| commits::check(&settings.kafka, service, timeout));
         report.findings.extend(of_group.map(|problem| problem.of_topic(&service.name, &service.target)));
-        let partitions = |topic: &str| report.topics.get(topic).map_or(0, |facts| facts.partitions);
-        let partitions: Vec<usize> = service.sources.iter().map(|source| partitions(&source.topic)).collect();
-        let start = history::check(settings, service, &partitions, timeout);
+        let start = history::check(settings, service, &report.partitions(service), timeout);
         report.findings.extend(start.map(|problem| problem.of_service(&service.name)));
     }
     for (service, topic) in compacted() {
@@ -223,46 +207,28 @@ fn look(client: &PreflightClient, settings: &Settings, timeout: Duration) -> Rep
     report
 }
 
-/// Registers a transactional id beside each service's own and beside those of its seats, which running instances may
-/// hold, and adds findings about transactions and permissions. Leaves unused ids at the brokers, which forget them a
-/// week later.
-pub fn probe_transactions(settings: &Settings, timeout: Duration, report: &mut Report) {
-    if report.has_errors() {
-        return;
-    }
-    for service in &settings.services {
-        if let Err(problem) = transactions::probe(&settings.kafka, service, timeout) {
-            report.findings.push(problem.of_service(&service.name));
+/// Tries what a service needs beside its topics, and adds findings to a report without errors. Registers a
+/// transactional id beside each service's own and beside those of its seats, which running instances may hold; the
+/// brokers forget such ids a week later. Where a service has a search for the capacity, looks twice at the commits in
+/// its target, which takes one `pace.interval`, but 15 s at most.
+pub fn check_further(settings: &Settings, timeout: Duration, report: &mut Report) {
+    if !report.has_errors() {
+        for service in &settings.services {
+            let problem = transactions::probe(&settings.kafka, service, timeout).err();
+            report.findings.extend(problem.map(|problem| problem.of_service(&service.name)));
         }
     }
-}
-
-/// Looks twice at the targets of services with a search for the capacity, and adds findings about commits that are too
-/// rare and about other writers. Takes one `pace.interval`, but 15 s at most.
-pub fn watch_commits(settings: &Settings, timeout: Duration, report: &mut Report) {
     if report.has_errors() {
         return;
     }
     let settings = settings.with_matches(report.names.as_deref().unwrap_or_default());
     let with_search = settings.services.iter().filter(|service| service.pace.is_some());
-    let partitions = |topic: &str| report.topics.get(topic).map_or(0, |facts| facts.partitions);
-    let with_search =
-        with_search.map(|service| (service, service.sources.iter().map(|source| partitions(&source.topic)).collect()));
-    let problems = commits::watch(&settings.kafka, with_search, timeout);
-    let findings = problems.into_iter().map(|(service, problem)| problem.of_topic(&service.name, &service.target));
-    report.findings.extend(findings.collect::<Vec<_>>());
-}
-
-/// Adds findings about sources that may delete records of a flood before they are admitted.
-pub fn compare_retention(settings: &Settings, timeout: Duration, report: &mut Report) {
-    if report.has_errors() {
-        return;
+    let with_search = with_search.map(|service| (service, report.partitions(service)));
+    for (service, problem) in commits::watch(&settings.kafka, with_search.collect(), timeout) {
+        report.findings.push(problem.of_topic(&service.name, &service.target));
     }
-    let settings = settings.with_matches(report.names.as_deref().unwrap_or_default());
     for service in &settings.services {
-        let facts = |topic: &str| report.topics.get(topic).cloned();
-        let problems = retention::check(&settings.kafka, service, facts, timeout);
-        let findings = problems.into_iter().map(|(topic, problem)| problem.of_topic(&service.name, topic));
-        report.findings.extend(findings.collect::<Vec<_>>());
+        let problems = topics::check_retention(&settings.kafka, service, &report.topics, timeout);
+        report.findings.extend(problems.into_iter().map(|(topic, problem)| problem.of_topic(&service.name, topic)));
     }
 }

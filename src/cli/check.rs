@@ -110,9 +110,7 @@ fn ask(config: &Config) -> Answers {
         let registry = settings.kafka.schema_registry.clone();
         let registry = registry.map(|registry| scope.spawn(|| RegistryClient::new(registry).check()));
         let brokers = preflight::check(settings, CONNECT_TIMEOUT).map(|mut report| {
-            preflight::probe_transactions(settings, CONNECT_TIMEOUT, &mut report);
-            preflight::watch_commits(settings, CONNECT_TIMEOUT, &mut report);
-            preflight::compare_retention(settings, CONNECT_TIMEOUT, &mut report);
+            preflight::check_further(settings, CONNECT_TIMEOUT, &mut report);
             report
         });
         let registry = registry.map(|asked| asked.join().expect("the thread does not panic"));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tracing::warn;
 
 use crate::reload::Configuration;
-use watermaster_kafka::preflight::TopicList;
+use watermaster_kafka::preflight::PreflightClient;
 use watermaster_settings::Kafka;
 
 /// The property of librdkafka that is the interval at which the brokers are asked.
@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asks for the names of all topics at intervals, while a source has a pattern.
 pub(super) fn follow_topics(kafka: &Kafka, configuration: &Arc<Configuration>) {
     let (kafka, configuration) = (kafka.clone(), Arc::clone(configuration));
-    super::repeat(interval(&kafka), None, move |list| look(&kafka, &configuration, list));
+    super::repeat(interval(&kafka), None, move |client| look(&kafka, &configuration, client));
 }
 
 fn interval(kafka: &Kafka) -> Duration {
@@ -27,15 +27,16 @@ fn interval(kafka: &Kafka) -> Duration {
 }
 
 /// Asks once. Returns the connection if it can be used again.
-fn look(kafka: &Kafka, configuration: &Configuration, list: Option<TopicList>) -> Option<TopicList> {
+fn look(kafka: &Kafka, configuration: &Configuration, client: Option<PreflightClient>) -> Option<PreflightClient> {
     if !configuration.has_patterns() {
         return None;
     }
     let warn =
         |why: &dyn std::fmt::Display| warn!("the topics that match the patterns of sources are not known: {why}");
-    let list = list.filter(|list| !list.has_old_secrets());
-    let list = list.map_or_else(|| TopicList::connect(kafka, Duration::ZERO), Ok).inspect_err(|why| warn(why)).ok()?;
-    let names = list.names(ANSWER_TIMEOUT).inspect_err(|why| warn(why)).ok()?;
+    let client = client.filter(|client| !client.has_old_secrets());
+    let client = client.map_or_else(|| PreflightClient::connect_within(kafka, Duration::ZERO), Ok);
+    let client = client.inspect_err(|why| warn(why)).ok()?;
+    let names = client.topic_names(ANSWER_TIMEOUT).inspect_err(|why| warn(why)).ok()?;
     configuration.discovered(names);
-    Some(list)
+    Some(client)
 }

@@ -4,11 +4,15 @@ use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_settings::{Delivery, GroupProtocol, Kafka, Settings};
 
-use super::problem::{PROTOCOLS, Problem};
+use super::{TRANSACTION_LOG, problem::Problem};
 use crate::producer;
 
 /// The beginning of the cluster id of librdkafka's mock, the embedded broker.
 const EMBEDDED: &str = "mockCluster";
+
+/// The brokers' configuration of the group protocols.
+const PROTOCOLS: &str = "group.coordinator.rebalance.protocols";
+const ADVICE: &str = "set it to \"classic\", or use Apache Kafka 4.0 or later";
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct BrokerFacts {
@@ -41,8 +45,12 @@ pub(super) fn compare(settings: &Settings, facts: &BrokerFacts) -> Vec<Problem> 
     let (kafka, mut problems) = (&settings.kafka, Vec::new());
     if kafka.delivery == Delivery::ExactlyOnce {
         // The seats of the demo's only instance do not depend on what the embedded broker lacks.
-        let embedded = facts.cluster_id.as_ref().is_some_and(|id| id.starts_with(EMBEDDED));
-        problems.extend(embedded.then_some(Problem::EmbeddedTransactions));
+        if facts.cluster_id.as_ref().is_some_and(|id| id.starts_with(EMBEDDED)) {
+            problems.push(Problem::error(
+                "the embedded broker's transactions are not reliable: kafka.delivery = \"exactly_once\" needs a real \
+                 one (\"at_least_once\" works here)",
+            ));
+        }
     }
     if need_transactions(settings) {
         problems.extend(compare_timeouts(kafka, facts));
@@ -62,7 +70,12 @@ fn compare_timeouts(kafka: &Kafka, facts: &BrokerFacts) -> Option<Problem> {
     };
     let timeout = timeout.as_millis();
     let allowed = facts.number("transaction.max.timeout.ms")?;
-    (timeout > u128::from(allowed)).then_some(Problem::LongTransactions { timeout, allowed })
+    (timeout > u128::from(allowed)).then(|| {
+        Problem::error(format!(
+            "transaction.timeout.ms is {timeout}, the brokers allow {allowed} (transaction.max.timeout.ms): set it to \
+             {allowed} or less in [kafka.properties]"
+        ))
+    })
 }
 
 fn compare_log(facts: &BrokerFacts) -> Option<Problem> {
@@ -71,13 +84,26 @@ fn compare_log(facts: &BrokerFacts) -> Option<Problem> {
     let insync = facts.number("transaction.state.log.min.isr").unwrap_or(0);
     match (facts.transaction_log_replicas, wanted) {
         // A hidden log may exist with fewer replicas, or be missing still.
-        (None, Some(wanted)) if facts.transaction_log_hidden => {
-            Some(Problem::HiddenLogOfTooFewBrokers { wanted, brokers })
+        (None, Some(wanted)) if facts.transaction_log_hidden => Some(Problem::warning(format!(
+            "the transactions' log may not be seen; if it does not exist yet, transactions can't begin: the brokers \
+             want {wanted} replicas of it (transaction.state.log.replication.factor), but there are only {brokers} \
+             brokers. Grant DESCRIBE on {TRANSACTION_LOG} to have this checked, or ignore it if transactions work in \
+             this cluster"
+        ))),
+        (None, None) if facts.transaction_log_hidden => Some(Problem::note(format!(
+            "the transactions' log was not checked: grant DESCRIBE on {TRANSACTION_LOG}, or ignore this"
+        ))),
+        (None, Some(wanted)) => Some(Problem::error(format!(
+            "transactions can't begin: the brokers want {wanted} replicas of their log \
+             (transaction.state.log.replication.factor), but there are only {brokers} brokers"
+        ))),
+        (Some(replicas), _) if (replicas as u64) < insync => Some(Problem::warning(format!(
+            "the transactions' log has {replicas} replicas, transaction.state.log.min.isr is {insync}: transactions \
+             may never commit"
+        ))),
+        (Some(1), _) if brokers > 1 => {
+            Some(Problem::warning("the transactions' log has 1 replica: without its broker nothing is delivered"))
         }
-        (None, None) if facts.transaction_log_hidden => Some(Problem::HiddenLog),
-        (None, Some(wanted)) => Some(Problem::TooFewBrokers { wanted, brokers }),
-        (Some(replicas), _) if (replicas as u64) < insync => Some(Problem::ThinLog { replicas, insync }),
-        (Some(1), _) if brokers > 1 => Some(Problem::SingleLog),
         _ => None,
     }
 }
@@ -86,10 +112,19 @@ fn compare_group_protocol(facts: &BrokerFacts) -> Option<Problem> {
     match facts.value(PROTOCOLS) {
         Some(protocols) if protocols.split(',').any(|protocol| protocol.trim() == "consumer") => {
             let session = Duration::from_millis(facts.number("group.consumer.session.timeout.ms")?);
-            Some(Problem::SessionTimeout { session: humantime::format_duration(session) })
+            let session = humantime::format_duration(session);
+            Some(Problem::note(format!(
+                "the partitions of a dead instance move after {session} (group.consumer.session.timeout.ms), unless \
+                 the group has a configuration of its own"
+            )))
         }
-        Some(protocols) => Some(Problem::UnknownGroupProtocol { protocols: protocols.to_owned() }),
-        None if facts.config.is_some() => Some(Problem::UnclearGroupProtocol),
+        Some(protocols) => Some(Problem::error(format!(
+            "the brokers do not know kafka.group_protocol = \"consumer\" ({PROTOCOLS} is \"{protocols}\"): {ADVICE}"
+        ))),
+        None if facts.config.is_some() => Some(Problem::warning(format!(
+            "the brokers do not say whether they know kafka.group_protocol = \"consumer\"; if the service never joins: \
+             {ADVICE}"
+        ))),
         None => None,
     }
 }

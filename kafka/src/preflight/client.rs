@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
 use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::{GroupProtocol, Kafka, Settings};
@@ -55,7 +54,7 @@ pub enum ConnectError {
 }
 
 /// A connection for questions. It is a consumer's, since only consumers don't create the topics that they ask for.
-pub(super) struct PreflightClient {
+pub struct PreflightClient {
     consumer: BaseConsumer<LoggingContext>,
     config: ClientConfig,
     login: Login,
@@ -68,9 +67,7 @@ pub(super) struct PreflightClient {
 /// Returns the properties of a client whose errors are returned: a line of the log for each would repeat them.
 fn silent_config(kafka: &Kafka) -> ClientConfig {
     let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-    if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
-        client::silence(&mut config);
-    }
+    client::silence(&mut config);
     config
 }
 
@@ -105,13 +102,18 @@ impl PreflightClient {
         Ok(PreflightClient { consumer, config, login, connected: Instant::now(), unanswered: RefCell::default() })
     }
 
+    /// Connects to the brokers, if one answers within this time or a second.
+    pub fn connect_within(kafka: &Kafka, timeout: Duration) -> Result<PreflightClient, ConnectError> {
+        PreflightClient::connect(kafka, |unreachable| unreachable.waited < timeout && !unreachable.refused)
+    }
+
     /// Returns true if secrets have changed that only another client takes.
     pub fn has_old_secrets(&self) -> bool {
         self.login.is_outdated()
     }
 
     /// Returns the facts of a topic that has to exist. Asks again for some time if no broker knows it.
-    pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
+    pub(super) fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         loop {
             let found = self.look_up(topic, timeout);
             if !matches!(found, Err(Problem::MissingTopic)) || self.connected.elapsed() >= MISSING_TOPIC_TIMEOUT {
@@ -134,7 +136,7 @@ impl PreflightClient {
     }
 
     /// Returns the facts of a topic by one answer.
-    pub fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
+    pub(super) fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         if let Some(error) = &*self.unanswered.borrow() {
             return Err(Problem::TopicUnanswered(error.clone()));
         }
@@ -151,14 +153,16 @@ impl PreflightClient {
                 Ok(TopicFacts { partitions: partitions.len(), replication, ..TopicFacts::default() })
             }
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(Problem::MissingTopic),
-            Some(Code::TopicAuthorizationFailed) => Err(Problem::HiddenTopic),
-            Some(Code::InvalidTopic) => Err(Problem::InvalidTopicName),
+            Some(Code::TopicAuthorizationFailed) => Err(Problem::error(
+                "may not be seen: grant DESCRIBE, and READ on sources or WRITE on target and dead-letter topics",
+            )),
+            Some(Code::InvalidTopic) => Err(Problem::error("is not a topic name that Kafka accepts")),
             Some(code) => Err(Problem::TopicRefused(code)),
         }
     }
 
     /// Returns the configuration of each topic that the broker describes.
-    pub fn topic_configs(
+    pub(super) fn topic_configs(
         &self, topics: &[&str], timeout: Duration,
     ) -> Result<BTreeMap<String, ConfigResource>, ClientError> {
         let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
@@ -183,7 +187,7 @@ impl PreflightClient {
     }
 
     /// Returns facts about the brokers: only their number, unless the configuration depends on more.
-    pub fn broker_facts(&self, settings: &Settings, timeout: Duration) -> BrokerFacts {
+    pub(super) fn broker_facts(&self, settings: &Settings, timeout: Duration) -> BrokerFacts {
         let needs_more =
             brokers::need_transactions(settings) || settings.kafka.group_protocol != GroupProtocol::Classic;
         // Without transactions, the program needs no permission for their log.

@@ -1,5 +1,5 @@
-//! Looks twice at the commits in a service's target: the search for the capacity needs frequent ones, and subtracts the
-//! records of other writers.
+//! Checks the consumer group of a service's target, which the search for the capacity follows. Looks twice at its
+//! commits: the search needs frequent ones, and subtracts the records of other writers.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ use super::problem::Problem;
 use crate::ask::{AskError, Asker};
 use crate::consumer::group_id;
 use crate::dead_letters::{Ranges, Reader};
-use crate::topics::{SourcePartition, Topics, all_partitions};
+use crate::topics::{SourcePartition, Topics};
 
 /// The longest time between the two looks. A longer `interval` is not checked.
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
@@ -24,6 +24,25 @@ const MIN_RECORDS: f64 = 20.0;
 const MAX_COUNTED: i64 = 10_000;
 /// The time between the first question of a look and its last one, and until a commit is visible.
 const SKEW: Duration = Duration::from_secs(1);
+
+/// Looks for offsets that the group committed in the target.
+pub(super) fn check(kafka: &Kafka, service: &Service, timeout: Duration) -> Option<Problem> {
+    let group = service.consumer_group.clone().filter(|_| service.pace.is_some())?;
+    let count = || -> Result<usize, AskError> {
+        let asker = Asker::new(kafka, &group_id(kafka, service))?;
+        let partitions = asker.partitions(&service.target, timeout)?;
+        Ok(asker.offsets(&group, &service.target, partitions, timeout)?.len())
+    };
+    match count() {
+        Ok(0) => Some(Problem::warning(format!(
+            "the consumer group {group} has committed nothing in it: until it does, no capacity is found"
+        ))),
+        Ok(_) => None,
+        Err(why) => Some(Problem::warning(format!(
+            "nothing tells how far the consumer group {group} is: grant DESCRIBE on the group ({why})"
+        ))),
+    }
+}
 
 /// The client that asks about one service.
 struct Watch<'s> {
@@ -44,14 +63,14 @@ struct Look {
     completed: i64,
 }
 
-/// Looks at the targets of these services, whose sources have so many partitions each. Waits for as long as the longest
+/// Looks at the targets of these services, with the partitions of their sources. Waits for as long as the longest
 /// interval between two changes of the found capacity, but for 15 s at most.
 pub(super) fn watch<'s>(
-    kafka: &Kafka, services: impl Iterator<Item = (&'s Service, Vec<usize>)>, timeout: Duration,
+    kafka: &Kafka, services: Vec<(&'s Service, Vec<SourcePartition>)>, timeout: Duration,
 ) -> Vec<(&'s Service, Problem)> {
     // A group that does not answer was reported before.
-    let began = services.filter_map(|(service, partitions)| {
-        let watch = Watch::new(kafka, service, &partitions, timeout).ok()?;
+    let began = services.into_iter().filter_map(|(service, partitions)| {
+        let watch = Watch::new(kafka, service, partitions, timeout).ok()?;
         let first = watch.first_look(timeout).ok()?;
         Some((watch, first))
     });
@@ -67,9 +86,11 @@ pub(super) fn watch<'s>(
 }
 
 impl<'s> Watch<'s> {
-    fn new(kafka: &Kafka, service: &'s Service, partitions: &[usize], timeout: Duration) -> Result<Self, AskError> {
+    fn new(
+        kafka: &Kafka, service: &'s Service, source_partitions: Vec<SourcePartition>, timeout: Duration,
+    ) -> Result<Self, AskError> {
         let groups = [group_id(kafka, service), service.consumer_group.clone().unwrap_or_default()];
-        let asker = Arc::new(Asker::silent(kafka, &groups[0])?);
+        let asker = Arc::new(Asker::new(kafka, &groups[0])?);
         let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
         Ok(Watch {
             service,
@@ -77,7 +98,7 @@ impl<'s> Watch<'s> {
             asker,
             groups,
             topics,
-            source_partitions: all_partitions(partitions.iter().map(|count| *count as i32)),
+            source_partitions,
         })
     }
 
@@ -104,7 +125,7 @@ impl<'s> Watch<'s> {
     }
 
     fn completed(&self, timeout: Duration) -> Result<i64, AskError> {
-        let committed = self.asker.committed(&self.groups[0], &self.topics, &self.source_partitions, timeout)?;
+        let committed = self.asker.committed(&self.groups[0], &self.topics, &self.source_partitions, true, timeout)?;
         let of_partition = |(offset, metadata): (i64, Vec<u8>)| {
             let map = offset_map::decode(offset, &metadata).unwrap_or_default();
             offset + map.completed.iter().map(|run| run.end - run.start).sum::<i64>()
@@ -113,13 +134,18 @@ impl<'s> Watch<'s> {
     }
 
     fn compare(&mut self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
-        let group = self.groups[1].clone();
         let committed = |look: &Look| look.target.iter().map(|one| one.committed).sum::<i64>();
         let mut problems = Vec::new();
         let stood_still = committed(first) == committed(second);
         let open = first.target.iter().map(|one| (one.partition, one.committed..one.end)).collect();
         if stood_still && self.interval() <= MAX_INTERVAL && self.count(&open, 1, timeout) == Some(1) {
-            problems.push(Problem::RareCommits { group, interval: humantime::format_duration(self.interval()) });
+            let interval = humantime::format_duration(self.interval());
+            problems.push(Problem::warning(format!(
+                "the consumer group {} committed nothing in it for {interval} while records waited: no capacity is \
+                 found from rarer commits. Have the service commit more often, or set pace.interval to more than its \
+                 time between two commits",
+                self.groups[1]
+            )));
         }
         let time = (second.at - first.at).as_secs_f64();
         let completed = (second.completed - first.completed) as f64;
@@ -127,7 +153,11 @@ impl<'s> Watch<'s> {
         let in_rounds = completed * 2.0 * kafka.commit_interval.as_secs_f64() / time;
         let others = self.written(kafka, first, second, timeout) as f64 - completed - in_rounds;
         if others >= MIN_RECORDS {
-            problems.push(Problem::OtherWriters { rate: (others / time).ceil() as u64 });
+            problems.push(Problem::warning(format!(
+                "other programs write about {} records a second to it: the capacity that is found is the part that \
+                 they leave",
+                (others / time).ceil()
+            )));
         }
         problems
     }

@@ -6,6 +6,9 @@ use super::problem::Problem;
 use crate::ask::TopicFacts;
 use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES, REQUIRED_SETTINGS};
 
+/// The reason for what the instances need.
+const OTHERWISE: &str = "or they could admit more than the capacity together";
+
 /// Compares a control topic with what a group needs, and with the service's target: a control topic that loses records
 /// makes the group forget admissions.
 pub(super) fn compare(
@@ -13,32 +16,41 @@ pub(super) fn compare(
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     if facts.partitions != 1 {
-        problems.push(Problem::ControlPartitions { partitions: facts.partitions });
+        problems.push(Problem::error(format!("has {} partitions: it needs exactly one", facts.partitions)));
     }
     let value = |name: &str| config?.get(name)?.value.clone();
     for (name, wanted) in REQUIRED_SETTINGS {
         if let Some(found) = value(name).filter(|found| found != wanted) {
-            problems.push(Problem::ControlSetting { name, found, wanted });
+            problems.push(Problem::error(format!("{name} is {found}: the instances need {wanted}, {OTHERWISE}")));
         }
     }
     let target_has = |of: fn(&TopicFacts) -> Option<u64>, own: u64| target.and_then(of).filter(|most| own < *most);
     let replicas = facts.replication as u64;
     if let Some(target) = target_has(|facts| Some(facts.replication as u64), replicas) {
-        problems.push(Problem::ControlReplicas { replicas, target });
+        let found = format!("has {replicas} replicas, the target has {target}");
+        problems.push(Problem::error(format!("{found}: the instances need as many, {OTHERWISE}")));
     }
     if let Some(insync) = facts.min_insync_replicas {
         if let Some(target) = target_has(TopicFacts::in_sync, insync) {
-            problems.push(Problem::ControlInSync { insync, target });
+            let found = format!("min.insync.replicas is {insync}, the target's is {target}");
+            problems.push(Problem::error(format!("{found}: the instances need as many, {OTHERWISE}")));
         } else if replicas > 2 && insync == 1 {
-            problems.push(Problem::ControlSingleInSync);
+            let text = "min.insync.replicas is 1: a broker that dies could take parts of the capacity with it";
+            problems.push(Problem::warning(text));
         }
     }
     let is_less = |found: &str, wanted: &str| found.parse::<u64>().ok() < wanted.parse().ok();
     if let Some(found) = value("min.compaction.lag.ms").filter(|found| is_less(found, COMPACTION_LAG)) {
-        problems.push(Problem::ControlCompaction { found });
+        problems.push(Problem::warning(format!(
+            "min.compaction.lag.ms is {found}: set it to {COMPACTION_LAG} or more, or an instance that reads late may \
+             miss states of others"
+        )));
     }
     if let Some(found) = value("max.message.bytes").filter(|found| is_less(found, MAX_MESSAGE_BYTES)) {
-        problems.push(Problem::ControlBytes { found });
+        problems.push(Problem::warning(format!(
+            "max.message.bytes is {found}: set it to {MAX_MESSAGE_BYTES} or more, or the loads of many clients do not \
+             fit, and those of small ones are told as one sum"
+        )));
     }
     problems
 }

@@ -12,21 +12,20 @@ use watermaster_settings::{Kafka, OnForeignOffset, Service, Settings};
 
 use super::problem::Problem;
 use crate::ask::{AskError, Asker};
-use crate::assign::{remaining, watermarks};
+use crate::assign::{LEADERLESS, remaining, watermarks};
 use crate::client::{KafkaError, LoggingContext};
 use crate::consumer::{ForeignOffset, group_id};
-use crate::topics::{SourcePartition, Topics, all_partitions};
+use crate::topics::{SourcePartition, Topics};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
 const OLDEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The records in the sources of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct History {
+struct History {
     /// The offsets in all partitions: as many as there are records, or more after compaction and transactions.
-    pub offsets: u64,
+    offsets: u64,
     /// The time of the oldest first record of a partition, if one came in time.
-    pub oldest: Option<SystemTime>,
+    oldest: Option<SystemTime>,
 }
 
 impl fmt::Display for History {
@@ -40,9 +39,9 @@ impl fmt::Display for History {
 }
 
 /// Tells where a service starts if its group has committed no offset of a source and the sources hold records, or if it
-/// committed one that is not this program's. The sources have so many `partitions` each.
+/// committed one that is not this program's.
 pub(super) fn check(
-    settings: &Settings, service: &Service, partitions: &[usize], timeout: Duration,
+    settings: &Settings, service: &Service, partitions: &[SourcePartition], timeout: Duration,
 ) -> Option<Problem> {
     let kafka = &settings.kafka;
     let group = group_id(kafka, service);
@@ -50,13 +49,31 @@ pub(super) fn check(
         Ok(Start::Own) => None,
         Ok(Start::Foreign { foreign, more }) => {
             let replay = kafka.on_foreign_offset == OnForeignOffset::Replay;
-            Some(Problem::ForeignOffset { foreign, more, replay })
+            let does = if replay {
+                "goes on there, and may repeat or skip records"
+            } else {
+                "stops, unless it is told to go on"
+            };
+            let more = if more > 0 { format!(". {more} more partitions have such an offset") } else { String::new() };
+            Some(Problem::warning(format!("an instance that starts {does}: {foreign}{more}")))
         }
-        Ok(Start::Fresh(history)) if settings.start_from_is_written => {
-            Some(Problem::FreshGroup { group, history, start_from: kafka.start_from })
+        Ok(Start::Fresh(history)) if settings.start_from_is_written => Some(Problem::note(format!(
+            "the group {group} has committed nothing: start_from is \"{}\", and the sources hold {history}",
+            kafka.start_from
+        ))),
+        Ok(Start::Fresh(history)) => {
+            let text = format!(
+                "the group {group} has committed nothing, and the sources hold {history}. Write in [kafka] start_from \
+                 = \"earliest\" to read them all, or start_from = \"latest\" to begin with the records that come from \
+                 now on"
+            );
+            let in_shadow = "; in shadow mode the service reads them all, and admits each at once";
+            let enforces = service.policy.enforce;
+            Some(if enforces { Problem::error(text) } else { Problem::warning(text + in_shadow) })
         }
-        Ok(Start::Fresh(history)) => Some(Problem::UndecidedStart { group, history, enforce: service.policy.enforce }),
-        Err(why) => Some(Problem::StartUnanswered { group, reason: why.to_string() }),
+        Err(why) => {
+            Some(Problem::warning(format!("it was not checked whether the group {group} starts at old records: {why}")))
+        }
     }
 }
 
@@ -71,14 +88,13 @@ enum Start {
 }
 
 fn look(
-    kafka: &Kafka, service: &Service, group: &str, partitions: &[usize], timeout: Duration,
+    kafka: &Kafka, service: &Service, group: &str, partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Start, AskError> {
     let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
-    let partitions = all_partitions(partitions.iter().map(|count| *count as i32));
-    let (asker, deadline) = (Asker::silent(kafka, group)?, Instant::now() + timeout);
+    let (asker, deadline) = (Asker::new(kafka, group)?, Instant::now() + timeout);
     // Offsets of a transaction that a predecessor left open would hold up the answer until it times out. Those that
     // were committed before answer the question as well.
-    let committed = asker.committed_now(group, &topics, &partitions, false, timeout)?;
+    let committed = asker.committed(group, &topics, partitions, false, timeout)?;
     if !committed.is_empty() {
         let mut foreign = committed.into_iter().filter_map(|((source, partition), (offset, metadata))| {
             match offset_map::decode(offset, &metadata) {
@@ -92,7 +108,7 @@ fn look(
         let Some(first) = foreign.next() else { return Ok(Start::Own) };
         return Ok(Start::Foreign { foreign: first, more: foreign.count() });
     }
-    let filled = watermarks(&asker.consumer, &topics, &partitions, deadline).map_err(KafkaError::from)?;
+    let filled = watermarks(&asker.consumer, &topics, partitions, LEADERLESS, deadline).map_err(KafkaError::from)?;
     let filled: Vec<_> = filled.into_iter().filter(|(_, (low, high))| low < high).collect();
     let offsets = filled.iter().map(|(_, (low, high))| high.abs_diff(*low)).sum();
     let firsts = filled.into_iter().map(|(partition, (low, _))| (partition, low));

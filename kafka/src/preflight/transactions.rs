@@ -29,13 +29,20 @@ pub(super) fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Resu
                  Describe --transactional-id {prefix} --resource-pattern-type prefixed",
                 kafka.bootstrap_servers
             );
-            Problem::SeatsDenied { probe, prefix, command }
+            Problem::error(format!(
+                "not allowed to use the transactional id {probe}: instances with scope = \"group\" open the seats of \
+                 each other, with both deliveries, and need WRITE and DESCRIBE on all ids that begin with {prefix}; \
+                 grant them with\n  {command}\nor set scope = \"instance\""
+            ))
         })?;
     }
     if kafka.delivery == Delivery::ExactlyOnce {
         let id = format!("{own}.check");
         initialise(kafka, &id, producer::transaction_timeout(kafka), timeout, |probe| {
-            Problem::TransactionalIdDenied { probe, id: own }
+            Problem::warning(format!(
+                "not allowed to use the transactional id {probe}: exactly_once needs WRITE and DESCRIBE on {own} or, \
+                 better, on all that begin so"
+            ))
         })?;
     }
     Ok(())
@@ -51,16 +58,23 @@ fn initialise(
         ("enable.idempotence", "true"),
     ];
     let config = config(kafka, &[], &forced);
-    let producer: BaseProducer<_> =
-        create(&config, LoggingContext::default(), BaseProducer::client).map_err(Problem::NoProducer)?;
+    let producer: BaseProducer<_> = create(&config, LoggingContext::default(), BaseProducer::client)
+        .map_err(|error| Problem::error(format!("a transactional producer can't be made: {error}")))?;
     let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };
     Err(match error.code {
         Code::TransactionalIdAuthorizationFailed => denied(id.to_owned()),
-        Code::ClusterAuthorizationFailed => Problem::IdempotentWriteDenied,
-        Code::InvalidTransactionTimeout => Problem::TransactionTimeoutRefused { timeout: transaction_timeout },
-        Code::UnsupportedFeature | Code::UnsupportedVersion => Problem::NoTransactions,
-        code => Problem::TransactionFailed { seconds: timeout.as_secs(), reason: error.text, code },
+        Code::ClusterAuthorizationFailed => {
+            Problem::error("not allowed to write idempotently: grant IDEMPOTENT_WRITE on the cluster")
+        }
+        Code::InvalidTransactionTimeout => Problem::error(format!(
+            "transaction.timeout.ms is {transaction_timeout}, more than the brokers allow (transaction.max.timeout.ms)"
+        )),
+        Code::UnsupportedFeature | Code::UnsupportedVersion => Problem::error(
+            "the brokers know no transactions: neither kafka.delivery = \"exactly_once\" nor scope = \"group\" works \
+             with them",
+        ),
+        _ => Problem::error(format!("no transaction could be prepared within {} s: {error}", timeout.as_secs())),
     })
 }
