@@ -1,4 +1,5 @@
-//! Merges the partitions of the sources by time.
+//! Merges the partitions of the sources by time, and keeps of each record its client, as the service finds it, its
+//! size, and whether it was sent before.
 //!
 //! The time of a record is the largest timestamp of its partition so far, because records are delivered in the order of
 //! the log. So a record is known to be the next one as soon as each partition has shown its first, or its end.
@@ -9,15 +10,17 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use watermaster_kafka::record::{NO_TIMESTAMP, Origin};
+use watermaster_kafka::record::{NO_TIMESTAMP, Origin, Record};
 use watermaster_kafka::source_log::{LogEvent, SourceLog};
-use watermaster_settings::Service;
+use watermaster_kafka::{headers, redrive};
+use watermaster_settings::client_id::{HeaderLookup, NamedSender, NoSchemas, sender_of};
+use watermaster_settings::{Service, Source};
 
-use super::RecordingError;
-use super::sample::sample;
+use super::unwritable;
+use crate::cli::{Exit, Failure};
 use crate::progress::OffsetProgress;
 use crate::signals::Interrupts;
-use crate::trace_file::{TraceRecord, TraceWriter};
+use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
 
 /// The longest wait for a record before other conditions are checked.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -67,8 +70,7 @@ impl<'l, W: Write> Merge<'l, W> {
     }
 
     /// Writes all records in order of time. An interrupt ends the trace early.
-    pub fn write(mut self, interrupts: &Interrupts, path: &Path) -> Result<TraceWriter<W>, RecordingError> {
-        let unwritable = |source| RecordingError::Unwritable { path: path.to_owned(), source };
+    pub fn write(mut self, interrupts: &Interrupts, path: &Path) -> Result<TraceWriter<W>, Failure> {
         let mut interrupted = false;
         for index in 0..self.positions.len() {
             interrupted |= !self.fetch(index, interrupts)?;
@@ -77,7 +79,7 @@ impl<'l, W: Write> Merge<'l, W> {
         while let Some(Reverse((at_ms, index))) = self.next.pop().filter(|_| !interrupted) {
             debug_assert!(at_ms >= latest, "the next record of each partition is known");
             latest = at_ms;
-            self.writer.push(self.positions[index].record).map_err(unwritable)?;
+            self.writer.push(self.positions[index].record).map_err(|error| unwritable(path, &error))?;
             written += 1;
             if written.is_multiple_of(LOOK_RECORDS) {
                 let done = self.log.partitions().iter().map(|log| log.done()).sum();
@@ -94,10 +96,11 @@ impl<'l, W: Write> Merge<'l, W> {
     }
 
     /// Waits for the next record of a partition, or its end. Returns false if an interrupt came first.
-    fn fetch(&mut self, index: usize, interrupts: &Interrupts) -> Result<bool, RecordingError> {
+    fn fetch(&mut self, index: usize, interrupts: &Interrupts) -> Result<bool, Failure> {
         let mut began = None;
         loop {
-            match self.log.next(index, EVENT_TIMEOUT)? {
+            let next = self.log.next(index, EVENT_TIMEOUT);
+            match next.map_err(Failure::stopped)? {
                 LogEvent::End => return Ok(true),
                 LogEvent::Record(record) => {
                     let origin = record.origin;
@@ -115,12 +118,9 @@ impl<'l, W: Write> Merge<'l, W> {
             if waited > NO_PROGRESS_TIMEOUT {
                 let log = &self.log.partitions()[index];
                 let why = self.log.last_error().unwrap_or_else(|| "no record and no error came".to_owned());
-                return Err(RecordingError::NoProgress {
-                    topic: log.topic.clone(),
-                    partition: log.number,
-                    waited,
-                    why,
-                });
+                let (topic, partition, waited) = (&log.topic, log.number, waited.as_secs());
+                let problem = format!("{topic}/{partition}: no answer from the brokers for {waited} s: {why}");
+                return Err(Failure::error(Exit::Unreachable, problem));
             }
         }
     }
@@ -143,4 +143,32 @@ impl<'l, W: Write> Merge<'l, W> {
         position.record = TraceRecord { at_ms: position.at_ms, partition: index as u32, ..record };
         self.next.push(Reverse((position.at_ms, index)));
     }
+}
+
+/// Returns the facts of a record, whose client gets a number in the trace. Its time and partition are not set.
+pub fn sample<W: Write>(
+    record: Record<'_>, service: &Service, source: &Source, writer: &mut TraceWriter<W>,
+) -> TraceRecord {
+    let size = |cost: usize| u32::try_from(cost).unwrap_or(u32::MAX);
+    let Some(contents) = record.contents() else {
+        return TraceRecord { client: OVERSIZED, bytes: size(record.into_stub().cost()), ..TraceRecord::default() };
+    };
+    let client = if redrive::is_redriven(&contents, record.origin, service, source) {
+        writer.client(&service.redrive_client)
+    } else {
+        match sender_of(service, &contents, source, &NoSchemas) {
+            NamedSender::Client(name) | NamedSender::NotAllowed(name) => writer.client(&name),
+            // The service that a simulation is about tells whether the group counts as one client.
+            NamedSender::InGroup { group, client } => writer.client(&format!("{group}/{client}")),
+            NamedSender::Anonymous(_) | NamedSender::Unknown(_) => ANONYMOUS,
+        }
+    };
+    // The number of the attempt that was rejected, from 1: a record that has it was sent again.
+    let attempt = contents.headers.lookup(headers::ATTEMPT);
+    let retried = matches!(attempt, HeaderLookup::Once(Some(attempt)) if is_positive(attempt));
+    TraceRecord { client, bytes: size(contents.cost()), retried, ..TraceRecord::default() }
+}
+
+fn is_positive(text: &[u8]) -> bool {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()).is_some_and(|number| number > 0)
 }
