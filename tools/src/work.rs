@@ -9,10 +9,10 @@ use serde::Serialize;
 use watermaster_kafka::load::Worker;
 use watermaster_settings::reader::FromText as _;
 
-use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, Failure, OutputArg, configured};
 use crate::load::scenario::{RATE, Rate};
 use crate::signals;
-use crate::sources::{ServiceError, configured};
+use crate::simulate::service::next_speed;
 
 /// The time between two looks at the backlog and at the file with the rate.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,11 +24,6 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 const MAX_ARREARS: Duration = Duration::from_millis(500);
 /// The work in seconds from which on the service becomes slower.
 const KNEE_SECONDS: f64 = 4.0;
-/// The part of its rate that the service loses for each second of work beyond that, and the part that it keeps.
-const KNEE_SLOPE: f64 = 0.08;
-const KNEE_LEAST: f64 = 0.5;
-/// The times, in seconds, in which the service becomes slower and in which it recovers.
-const KNEE_TIMES: [f64; 2] = [2.0, 10.0];
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -53,24 +48,6 @@ fn rate(text: &str) -> Result<Rate, &'static str> {
     Rate::from_text(text.trim(), RATE).map_err(|_| "a number of records per second, or a percentage")
 }
 
-/// The service can't be stood in for.
-#[derive(Debug, thiserror::Error)]
-enum WorkError {
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: the service {0:?} has no consumer_group to read as")]
-    NoGroup(String),
-}
-
-impl WorkError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Service(error) => error.exit(),
-            Self::NoGroup(_) => Exit::Config,
-        }
-    }
-}
-
 /// The result of a run.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -83,27 +60,25 @@ struct Report {
 }
 
 /// Works until ctrl-c or SIGTERM, and reports.
-pub fn run(args: &WorkArgs) -> Exit {
-    let report = match work(args) {
-        Ok(report) => report,
-        Err(error) => return fail(error.exit(), &error),
-    };
+pub fn run(args: &WorkArgs) -> Result<Exit, Failure> {
+    let report = work(args)?;
     args.output.show(&report, || {
         let Report { service, finished, most_behind, slowest } = &report;
         let slowest = slowest * 100.0;
         format!("{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst")
     });
-    Exit::Done
+    Ok(Exit::Done)
 }
 
-fn work(args: &WorkArgs) -> Result<Report, WorkError> {
+fn work(args: &WorkArgs) -> Result<Report, Failure> {
     let (kafka, service) = configured(&args.file, args.service.as_deref())?;
-    let group = service.consumer_group.ok_or_else(|| WorkError::NoGroup(service.name.clone()))?;
+    let no_group = || format!("the service {:?} has no consumer_group to read as", service.name);
+    let group = service.consumer_group.ok_or_else(|| Failure::config(no_group()))?;
     let capacity = service.policy.capacity as f64 / service.policy.cycle.as_secs_f64();
     let wanted =
         || args.rate_file.as_deref().and_then(read_rate).unwrap_or(args.rate).per_second(LOOK_INTERVAL, capacity);
-    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
-    let worker = Worker::join(&kafka, &group, &service.target, CONNECT_TIMEOUT).map_err(ServiceError::Open)?;
+    let interrupts = signals::listen()?;
+    let worker = Worker::join(&kafka, &group, &service.target, CONNECT_TIMEOUT)?;
 
     let mut report = Report { service: service.name, finished: 0, most_behind: 0, slowest: 1.0 };
     let mut turns = Turns { rate: wanted(), part: 1.0, next: Instant::now() };
@@ -173,15 +148,14 @@ impl Turns {
     /// Becomes slower the more work waits, and recovers.
     fn degrade(&mut self, behind: u64) {
         let work = if self.rate > 0.0 { behind as f64 / self.rate } else { 0.0 };
-        let wanted = (1.0 - KNEE_SLOPE * (work - KNEE_SECONDS)).clamp(KNEE_LEAST, 1.0);
-        let time = KNEE_TIMES[usize::from(wanted > self.part)];
-        self.part += LOOK_INTERVAL.as_secs_f64() / time * (wanted - self.part);
+        self.part = next_speed(self.part, work - KNEE_SECONDS, LOOK_INTERVAL.as_secs_f64());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::service::LEAST_SPEED;
 
     #[test]
     fn a_service_with_much_work_becomes_slower_and_recovers() {
@@ -191,7 +165,7 @@ mod tests {
             turns.part
         });
         assert_eq!(parts[0], 1.0);
-        assert!(parts[1..4].is_sorted_by(|a, b| a > b) && parts[3] >= KNEE_LEAST, "{parts:?}");
+        assert!(parts[1..4].is_sorted_by(|a, b| a > b) && parts[3] >= LEAST_SPEED, "{parts:?}");
         assert!(parts[3..].is_sorted_by(|a, b| a < b), "{parts:?}");
     }
 

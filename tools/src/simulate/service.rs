@@ -10,7 +10,7 @@ use super::tally::{SimulatedDelays, TimeAbove, Waits};
 /// The part of its rate that the service loses for each second of work beyond the knee.
 const LOSS_PER_SECOND: f64 = 0.08;
 /// The part of its rate that the service always keeps.
-const LEAST_SPEED: f64 = 0.5;
+pub const LEAST_SPEED: f64 = 0.5;
 /// Beyond this part of its rate the service has recovered.
 const RECOVERED: f64 = 0.999;
 /// The seconds in which most of a change of speed happens: to a lower one, and back.
@@ -18,6 +18,14 @@ const SLOWING_SECONDS: f64 = 2.0;
 const RECOVERY_SECONDS: f64 = 10.0;
 /// The longest time for which a speed is taken as constant.
 const SLICE: Duration = Duration::from_millis(10);
+
+/// Moves a part of the rate, after some time, towards the one that belongs to the seconds of work beyond the knee: down
+/// soon, up slowly.
+pub fn next_speed(speed: f64, beyond: f64, seconds: f64) -> f64 {
+    let aim = (1.0 - LOSS_PER_SECOND * beyond.max(0.0)).max(LEAST_SPEED);
+    let over = if aim < speed { SLOWING_SECONDS } else { RECOVERY_SECONDS };
+    speed + (seconds / over).min(1.0) * (aim - speed)
+}
 
 /// The speed of a service.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,14 +142,11 @@ impl ServiceQueue {
         }
     }
 
-    /// Moves the speed towards the one that belongs to the waiting work: down soon, up slowly.
     fn change_speed(&mut self, seconds: f64) {
         let Some(knee) = self.model.knee else { return };
         let beyond = self.open.len() as f64 / f64::from(self.model.rate) - knee.as_secs_f64();
-        let aim = (1.0 - LOSS_PER_SECOND * beyond.max(0.0)).max(LEAST_SPEED);
-        let over = if aim < self.speed { SLOWING_SECONDS } else { RECOVERY_SECONDS };
-        self.speed += (seconds / over).min(1.0) * (aim - self.speed);
-        if aim >= 1.0 && self.speed > RECOVERED {
+        self.speed = next_speed(self.speed, beyond, seconds);
+        if beyond <= 0.0 && self.speed > RECOVERED {
             self.speed = 1.0;
         }
         self.slowest = self.slowest.min(self.speed);
