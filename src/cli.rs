@@ -143,14 +143,14 @@ pub fn main() -> Exit {
     if let Err(error) = watermaster_kafka::check_library() {
         return fail(Exit::Stopped, error);
     }
-    written(match command {
-        Command::Run(args) => run(&args),
+    let ended = match command {
+        Command::Run(args) => Ok(run(&args)),
         Command::Demo(args) => demo::run(&args, |config| Ok(InProcess(start_for_demo(config)?))),
-        Command::Check(args) => check::check(&args),
-        Command::Config(args) => show::show(&args),
+        Command::Check(args) => Ok(check::check(&args)),
+        Command::Config(args) => Ok(show::show(&args)),
         Command::Allocate(args) => allocate::run(&args),
-        Command::Health(args) => instance::health(&args),
-        Command::Reload(args) => instance::reload(&args),
+        Command::Health(args) => Ok(instance::health(&args)),
+        Command::Reload(args) => Ok(instance::reload(&args)),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Work(args) => work::run(&args),
@@ -159,9 +159,10 @@ pub fn main() -> Exit {
         Command::Rules(args) => rules::run(&args),
         Command::Dlq(args) => dlq::run(&args),
         Command::Handover(args) => handover::run(&args),
-        Command::Completions(args) => shell::completions(&args, Cli::command()),
-        Command::Man(args) => shell::man(&args, Cli::command()),
-    })
+        Command::Completions(args) => Ok(shell::completions(&args, Cli::command())),
+        Command::Man(args) => Ok(shell::man(&args, Cli::command())),
+    };
+    written(ended.unwrap_or_else(|failure| fail(failure.exit, failure)))
 }
 
 fn run(args: &RunArgs) -> Exit {

@@ -1,7 +1,7 @@
 //! `watermaster allocate`: explains one allocation.
 
 use std::collections::BTreeMap;
-use std::{fs, io};
+use std::{fmt::Display, fs, io};
 
 use clap::Args;
 use comfy_table::Table;
@@ -11,7 +11,7 @@ use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
 
-use crate::cli::{Exit, OutputArg, fail, variant};
+use crate::cli::{Exit, Failure, OutputArg, variant};
 use crate::format::decimal;
 
 /// The most that a client can want.
@@ -51,73 +51,57 @@ fn named_weight(text: &str) -> Result<(String, Weight), &'static str> {
 }
 
 /// The clients of the command line make no allocation.
-#[derive(Debug, thiserror::Error)]
-enum ClientsError {
-    #[error("--wants names no client")]
-    NoClient,
-    #[error("--wants names {0} clients; allowed: {MAX_CLAIMS} at most")]
-    TooMany(usize),
-    #[error("--weight names {0:?}, which --wants does not")]
-    UnknownWeight(String),
-    #[error("--weight names {0:?} twice")]
-    WeightTwice(String),
-    #[error("{from} can't be read: {source}")]
-    Unreadable { from: String, source: io::Error },
-    #[error("{from}: {text:?} is not NAME=N; allowed: a name, and a whole number from 0 to {MAX_WANTS}")]
-    Malformed { from: String, text: String },
-    #[error("{from}: {name:?} is named twice")]
-    WantsTwice { from: String, name: String },
+fn wrong(problem: impl Display) -> Failure {
+    let hint = "For more information, try 'watermaster allocate --help'.";
+    Failure::usage(format_args!("{problem}\n\n{hint}"))
 }
 
 /// Allocates and prints the result.
-pub fn run(args: &AllocateArgs) -> Exit {
-    let clients = match clients(args) {
-        Ok(clients) => clients,
-        Err(error) => {
-            let hint = "For more information, try 'watermaster allocate --help'.";
-            return fail(Exit::Usage, format!("error: {error}\n\n{hint}"));
-        }
-    };
-    let rows = allocated(args, &clients);
+pub fn run(args: &AllocateArgs) -> Result<Exit, Failure> {
+    let rows = allocated(args, &clients(args)?);
     args.output.show(&as_json(args, &rows), || format!("{}\n\n{}", table(&rows), explanation(args, &rows)));
-    Exit::Done
+    Ok(Exit::Done)
 }
 
 /// Reads the clients, sorted by name.
-fn clients(args: &AllocateArgs) -> Result<BTreeMap<String, (u64, Weight)>, ClientsError> {
+fn clients(args: &AllocateArgs) -> Result<BTreeMap<String, (u64, Weight)>, Failure> {
     let mut clients = BTreeMap::new();
     for argument in &args.wants {
         for (from, text) in wants(argument)? {
-            let Some((name, wants)) = named_want(&text) else { return Err(ClientsError::Malformed { from, text }) };
+            let Some((name, wants)) = named_want(&text) else {
+                let allowed = format!("a name, and a whole number from 0 to {MAX_WANTS}");
+                return Err(wrong(format_args!("{from}: {text:?} is not NAME=N; allowed: {allowed}")));
+            };
             if clients.insert(name.to_owned(), (wants, Weight::ONE)).is_some() {
-                return Err(ClientsError::WantsTwice { from, name: name.to_owned() });
+                return Err(wrong(format_args!("{from}: {name:?} is named twice")));
             }
         }
     }
     if clients.is_empty() {
-        return Err(ClientsError::NoClient);
+        return Err(wrong("--wants names no client"));
     }
     if clients.len() > MAX_CLAIMS {
-        return Err(ClientsError::TooMany(clients.len()));
+        return Err(wrong(format_args!("--wants names {} clients; allowed: {MAX_CLAIMS} at most", clients.len())));
     }
     for (at, (name, weight)) in args.weight.iter().enumerate() {
         if args.weight[..at].iter().any(|(other, _)| other == name) {
-            return Err(ClientsError::WeightTwice(name.clone()));
+            return Err(wrong(format_args!("--weight names {name:?} twice")));
         }
-        clients.get_mut(name).ok_or_else(|| ClientsError::UnknownWeight(name.clone()))?.1 = *weight;
+        let unknown = || wrong(format_args!("--weight names {name:?}, which --wants does not"));
+        clients.get_mut(name).ok_or_else(unknown)?.1 = *weight;
     }
     Ok(clients)
 }
 
 /// Returns each `NAME=N` of one `--wants`, and where it stands. In a file or stdin, empty lines and comments (#) are
 /// skipped.
-fn wants(argument: &str) -> Result<Vec<(String, String)>, ClientsError> {
+fn wants(argument: &str) -> Result<Vec<(String, String)>, Failure> {
     let (from, text) = match argument.strip_prefix('@') {
         _ if argument == "-" => ("stdin", io::read_to_string(io::stdin())),
         Some(path) => (path, fs::read_to_string(path)),
         None => return Ok(argument.split(',').map(|want| ("--wants".to_owned(), want.to_owned())).collect()),
     };
-    let text = text.map_err(|source| ClientsError::Unreadable { from: from.to_owned(), source })?;
+    let text = text.map_err(|source| wrong(format_args!("{from} can't be read: {source}")))?;
     let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(|(index, line)| (format!("{from}:{}", index + 1), line.to_owned())).collect())
 }

@@ -1,4 +1,5 @@
-//! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
+//! Conventions that every command shares: exit codes, the option for the configuration and the service that it names,
+//! `--output`.
 
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +9,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strum::{EnumMessage, VariantArray, VariantNames};
-use watermaster_settings::Service;
+use watermaster_kafka::preflight::{ConnectError, PreflightClient};
+use watermaster_kafka::{KafkaError, ask::AskError};
 use watermaster_settings::config::{Config, ConfigErrors};
+use watermaster_settings::{Kafka, Service, Settings};
 
 /// The time that the brokers may take to answer at the start.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -82,29 +85,95 @@ impl ConfigFile {
     }
 }
 
-/// `--service` does not choose a service.
+/// The reason why a command ends early, for people, and its exit code.
 #[derive(Debug, thiserror::Error)]
-pub enum ChoiceError {
-    #[error("error: --service: there is no {name:?}; the configuration has {known}")]
-    Unknown { name: String, known: String },
-    #[error("error: --service is needed: the configuration has {known}")]
-    Needed { known: String },
+#[error("{text}")]
+pub struct Failure {
+    pub exit: Exit,
+    text: String,
+}
+
+impl Failure {
+    pub fn new(exit: Exit, text: impl ToString) -> Failure {
+        Failure { exit, text: text.to_string() }
+    }
+
+    /// Makes a failure with `error:` before its text.
+    pub fn error(exit: Exit, text: impl Display) -> Failure {
+        Failure::new(exit, format_args!("error: {text}"))
+    }
+
+    pub fn usage(problem: impl Display) -> Failure {
+        Failure::error(Exit::Usage, problem)
+    }
+
+    pub fn config(problem: impl Display) -> Failure {
+        Failure::error(Exit::Config, problem)
+    }
+
+    pub fn stopped(problem: impl Display) -> Failure {
+        Failure::error(Exit::Stopped, problem)
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Failure {
+        Failure::new(Exit::Config, errors)
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Failure {
+        Failure::error(if error.is_silence() { Exit::Unreachable } else { Exit::Config }, error)
+    }
+}
+
+impl From<KafkaError> for Failure {
+    fn from(error: KafkaError) -> Failure {
+        AskError::from(error).into()
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Failure {
+        let exit = if matches!(error, ConnectError::Unreachable(_)) { Exit::Unreachable } else { Exit::Config };
+        Failure::error(exit, error)
+    }
 }
 
 /// Chooses the service of this name, or the only one.
-///
-/// # Errors
-/// There is no such service, or several and no name.
-pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, ChoiceError> {
+pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, Failure> {
     let known = || services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ");
-    match (name, services) {
+    let found = match (name, services) {
         (Some(name), _) => {
             let found = services.iter().find(|service| service.name == name);
-            found.ok_or_else(|| ChoiceError::Unknown { name: name.to_owned(), known: known() })
+            found.ok_or_else(|| format!("--service: there is no {name:?}; the configuration has {}", known()))
         }
         (None, [only]) => Ok(only),
-        (None, _) => Err(ChoiceError::Needed { known: known() }),
+        (None, _) => Err(format!("--service is needed: the configuration has {}", known())),
+    };
+    found.map_err(Failure::usage)
+}
+
+/// Reads the configuration, and chooses the service like [`service_of`].
+pub fn configured(file: &ConfigFile, name: Option<&str>) -> Result<(Kafka, Service), Failure> {
+    service_of(file.load()?.settings, name)
+}
+
+/// Chooses the service of this name, or the only one. Its sources include the topics that match its patterns; without
+/// patterns, no broker is asked.
+pub fn service_of(settings: Settings, name: Option<&str>) -> Result<(Kafka, Service), Failure> {
+    let service = choose(&settings.services, name)?.clone();
+    if service.patterns.is_empty() {
+        return Ok((settings.kafka, service));
     }
+    let client = PreflightClient::connect_within(&settings.kafka, CONNECT_TIMEOUT)?;
+    let names = client.topic_names(CONNECT_TIMEOUT).map_err(|error| {
+        Failure::error(Exit::Unreachable, format_args!("the topics that match a pattern are not known: {error}"))
+    })?;
+    let settings = settings.with_matches(&names);
+    let service = choose(&settings.services, Some(&service.name))?.clone();
+    Ok((settings.kafka, service))
 }
 
 /// Parses a number of a type without 0.

@@ -1,14 +1,14 @@
 //! The HTTP API of a running instance: its address, its token, and requests to it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::Path, path::PathBuf, time::Duration};
 
 use clap::Args;
 use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use ureq::{Body, RequestBuilder};
 
-use crate::cli::Exit;
+use crate::cli::{Exit, Failure};
 use crate::format::printable;
 
 /// The longest time until a connection stands.
@@ -33,32 +33,29 @@ pub struct UrlArg {
     cacert: Option<PathBuf>,
 }
 
-/// The file of an option can't be read, or lacks what the option wants of it.
-#[derive(Debug, thiserror::Error)]
-pub enum OptionFileError {
-    #[error("{option}: {} cannot be read: {source}", path.display())]
-    Unreadable { option: &'static str, path: PathBuf, source: io::Error },
-    #[error("{option}: {} holds no {wanted}", path.display())]
-    Empty { option: &'static str, path: PathBuf, wanted: &'static str },
+fn unreadable(option: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Config, format_args!("{option}: {} cannot be read: {error}", path.display()))
+}
+
+fn lacks(option: &str, path: &Path, wanted: &str) -> Failure {
+    Failure::new(Exit::Config, format_args!("{option}: {} holds no {wanted}", path.display()))
 }
 
 impl UrlArg {
     /// Returns the instance, and reads the certificates to trust, if a file is named.
-    pub fn endpoint(&self, token: Option<&str>) -> Result<Endpoint, OptionFileError> {
+    pub fn endpoint(&self, token: Option<&str>) -> Result<Endpoint, Failure> {
         self.endpoint_at(&self.url, token)
     }
 
     /// Returns another instance, with the same certificates.
-    pub fn endpoint_at(&self, url: &str, token: Option<&str>) -> Result<Endpoint, OptionFileError> {
+    pub fn endpoint_at(&self, url: &str, token: Option<&str>) -> Result<Endpoint, Failure> {
         let Some(path) = &self.cacert else { return Ok(Endpoint::new(url, token)) };
-        let (option, wanted) = ("--cacert", "certificate in PEM");
-        let text = std::fs::read(path);
-        let text = text.map_err(|source| OptionFileError::Unreadable { option, path: path.clone(), source })?;
+        let text = std::fs::read(path).map_err(|error| unreadable("--cacert", path, &error))?;
         let items = parse_pem(&text).filter_map(Result::ok);
         let certificate = |item| if let PemItem::Certificate(certificate) = item { Some(certificate) } else { None };
         let certificates: Vec<_> = items.filter_map(certificate).collect();
         if certificates.is_empty() {
-            return Err(OptionFileError::Empty { option, path: path.clone(), wanted });
+            return Err(lacks("--cacert", path, "certificate in PEM"));
         }
         Ok(Endpoint::with_roots(url, token, certificates.into()))
     }
@@ -74,13 +71,11 @@ pub struct TokenArg {
 
 impl TokenArg {
     /// Reads the token, if a file is named.
-    pub fn read(&self) -> Result<Option<String>, OptionFileError> {
+    pub fn read(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.token_file else { return Ok(None) };
-        let (option, wanted) = ("--token-file", "token");
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| OptionFileError::Unreadable { option, path: path.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable("--token-file", path, &error))?;
         match text.trim() {
-            "" => Err(OptionFileError::Empty { option, path: path.clone(), wanted }),
+            "" => Err(lacks("--token-file", path, "token")),
             token => Ok(Some(token.to_owned())),
         }
     }

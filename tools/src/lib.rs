@@ -10,11 +10,10 @@
 //! - [`dlq`]: reads the dead letters of a service, and sends them again
 //! - [`handover`]: hands the source topics to the service's own consumers, and takes them back
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
-//! - [`cli`]: exit codes, `--config`, `--output`
+//! - [`cli`]: exit codes, `--config`, `--output`; the service of a command, with the topics that match its patterns
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
 //! - `format`: tables, numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
 //! - `progress`: how far a command is that reads many records
-//! - `sources`: the service of a command, with the topics that match its patterns
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
 
@@ -31,7 +30,6 @@ mod progress;
 pub mod rules;
 mod signals;
 pub mod simulate;
-mod sources;
 pub mod top;
 pub mod trace;
 pub mod trace_file;

@@ -6,7 +6,7 @@ mod instance;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::{Exit, fail};
+use crate::cli::{Exit, Failure};
 use changes::{DiffArgs, ExportRulesArgs, GetArgs, ListArgs, PutArgs, RemoveArgs};
 use explain::ExplainArgs;
 use instance::InstanceArgs;
@@ -41,7 +41,7 @@ enum RulesCommand {
 }
 
 /// Carries out a command on rules.
-pub fn run(args: &RulesArgs) -> Exit {
+pub fn run(args: &RulesArgs) -> Result<Exit, Failure> {
     let done = match &args.command {
         RulesCommand::Ls(args) => changes::list(args),
         RulesCommand::Get(args) => changes::get(args),
@@ -52,7 +52,7 @@ pub fn run(args: &RulesArgs) -> Exit {
         RulesCommand::Diff(args) => changes::diff(args),
         RulesCommand::AcceptLoss(args) => changes::accept_loss(args),
     };
-    done.unwrap_or_else(|error| fail(error.exit(), &error))
+    done.map_err(|error| Failure::new(error.exit(), error))
 }
 
 /// Returns the words for the origin of a rule.

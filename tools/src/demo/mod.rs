@@ -10,17 +10,17 @@ mod summary;
 mod view;
 
 use std::time::{Duration, Instant};
-use std::{error::Error, io, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
+use std::{error::Error, fmt::Display, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
 use serde_json::json;
 use watermaster_core::policy::Mode;
-use watermaster_kafka::{KafkaError, embedded::Embedded};
+use watermaster_kafka::embedded::Embedded;
 use watermaster_settings::{Kafka, Service, config::Config};
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
+use crate::cli::{Exit, Failure, Output, OutputArg, print, print_json, variant};
 use crate::endpoint::Endpoint;
-use crate::load::session::{Session, SessionError};
+use crate::load::session::Session;
 use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
 use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, top::App};
@@ -39,6 +39,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(250);
 const EVENT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Partitions of each topic.
 const PARTITIONS: i32 = 2;
+
+const BY_ITSELF: &str = "watermaster stopped by itself";
 
 const CONFIG: &str = include_str!("watermaster.toml");
 const SCENARIO: &str = include_str!("scenario.toml");
@@ -78,31 +80,8 @@ pub trait RunningInstance {
 /// An error of the Watermaster that runs in this process.
 pub type AnyError = Box<dyn Error + Send + Sync>;
 
-/// The demo can't be shown to its end.
-#[derive(Debug, thiserror::Error)]
-enum DemoError {
-    #[error("can't start the embedded broker: {0}")]
-    Broker(#[from] KafkaError),
-    #[error("can't start watermaster: {0}")]
-    Start(#[source] AnyError),
-    #[error("watermaster stopped: {0}")]
-    Stopped(#[source] AnyError),
-    #[error("watermaster stopped by itself")]
-    StoppedByItself,
-    #[error("watermaster was not ready within {} s", READY_TIMEOUT.as_secs())]
-    NotReady,
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    #[error("can't listen for signals: {0}")]
-    Signals(#[source] io::Error),
-}
-
-/// Shows the demo with the Watermaster that `start` starts.
-pub fn run<R: RunningInstance>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
-    match show(args, start) {
-        Ok(()) => Exit::Done,
-        Err(error) => fail(Exit::Stopped, &error),
-    }
+fn stopped(problem: impl Display) -> Failure {
+    Failure::new(Exit::Stopped, problem)
 }
 
 /// Returns the configuration of the demo; the environment does not change it.
@@ -123,24 +102,26 @@ fn scenario(length: Duration) -> Scenario {
         .stretched(length)
 }
 
-fn show<R: RunningInstance>(
+/// Shows the demo with the Watermaster that `start` starts.
+pub fn run<R: RunningInstance>(
     args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>,
-) -> Result<(), DemoError> {
-    let interrupts = signals::listen().map_err(DemoError::Signals)?;
-    let broker = Embedded::start(1)?;
+) -> Result<Exit, Failure> {
+    let interrupts = signals::listen()?;
+    let no_broker = |error| stopped(format_args!("can't start the embedded broker: {error}"));
+    let broker = Embedded::start(1).map_err(no_broker)?;
     let config = config(args.mode, args.shadow, &broker.bootstrap_servers());
     let (mut kafka, service) = (config.settings.kafka.clone(), config.settings.services[0].clone());
     // The embedded broker answers only after this time if a partition is empty. Late answers would show bunches.
     kafka.properties.insert("fetch.wait.max.ms".to_owned(), "20".to_owned());
     let sources = service.sources.iter().map(|source| &source.topic);
     for topic in sources.chain([&service.target, &service.dead_letter]) {
-        broker.create_topic(topic, PARTITIONS)?;
+        broker.create_topic(topic, PARTITIONS).map_err(no_broker)?;
     }
     // The embedded broker makes no topics over the network.
     for topic in [Some(&service.control_topic), service.rules_topic.as_ref()].into_iter().flatten() {
-        broker.create_topic(topic, 1)?;
+        broker.create_topic(topic, 1).map_err(no_broker)?;
     }
-    let running = start(config).map_err(DemoError::Start)?;
+    let running = start(config).map_err(|error| stopped(format_args!("can't start watermaster: {error}")))?;
     let address = running.address();
     let console = format!(
         "http://{address}/ shows this in a browser, and changes its rules; /metrics, /readyz and /v1 are beside it"
@@ -153,7 +134,7 @@ fn show<R: RunningInstance>(
     let (instance, view) = (Instance::new(Endpoint::new(&url, None), None), View::new(length, args.output.format));
     let stage = Stage { kafka, service, length, interrupts, instance, app: App::new(url, false), view };
     let summary = stage.play(|| running.has_ended());
-    let stopped = running.stop().map_err(DemoError::Stopped);
+    let ended = running.stop().map_err(|error| stopped(format_args!("watermaster stopped: {error}")));
     if let Ok(Some(summary)) = &summary {
         match args.output.format {
             Output::Json => {
@@ -165,7 +146,7 @@ fn show<R: RunningInstance>(
             Output::Text => print(format_args!("\n{}\n{}", summary.in_words(), next_steps(args, address))),
         }
     }
-    stopped.and(summary.map(drop))
+    ended.and(summary).map(|_| Exit::Done)
 }
 
 /// Suggests the variants of the demo that were not shown.
@@ -195,14 +176,14 @@ struct Stage {
 
 impl Stage {
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
-    fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
+    fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, Failure> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.ask().is_none_or(|status| !status.figures.ready) {
             if has_ended() {
-                return Err(DemoError::StoppedByItself);
+                return Err(stopped(BY_ITSELF));
             }
             if Instant::now() > deadline {
-                return Err(DemoError::NotReady);
+                return Err(stopped(format_args!("watermaster was not ready within {} s", READY_TIMEOUT.as_secs())));
             }
             if self.interrupts.recv_timeout(EVENT_TIMEOUT) != Err(RecvTimeoutError::Timeout) {
                 return Ok(None);
@@ -211,12 +192,12 @@ impl Stage {
         let plan = Plan::new(&scenario(self.length), &self.service)
             .unwrap_or_else(|errors| panic!("the scenario of the demo fits its service: {errors}"));
         let mut sent_at = vec![Vec::new(); plan.clients.len()];
-        let mut session = Session::start(&self.kafka, &self.service, plan, true)?;
+        let mut session = Session::start(&self.kafka, &self.service, plan, true).map_err(stopped)?;
         self.send(&mut session, &mut sent_at, has_ended);
         session.stop_sending();
         let settled = self.settle(&mut session);
         let account = session.finish()?;
-        let Some(status) = self.ask().cloned() else { return Err(DemoError::StoppedByItself) };
+        let Some(status) = self.ask().cloned() else { return Err(stopped(BY_ITSELF)) };
         self.view.finish(&status);
         Ok(Some(Summary::new(&status, &account, &sent_at, settled)))
     }

@@ -7,8 +7,8 @@ use super::plan::Destination;
 use super::redrive::{Redrive, Work, new_id};
 use super::scope::JobOptions;
 use super::tally::RedriveCounts;
-use super::{DlqError, TopicArgs, dry_run, select::SelectArgs};
-use crate::cli::OutputArg;
+use super::{TopicArgs, dry_run, select::SelectArgs};
+use crate::cli::{Exit, Failure, OutputArg};
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -28,11 +28,11 @@ pub struct CloseArgs {
     select: SelectArgs,
 }
 
-pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
+pub(super) fn run(args: &CloseArgs) -> Result<Exit, Failure> {
     if !args.all && args.select.is_everything() && args.select.limit.is_none() {
-        let text =
-            "nothing is selected: add a selection, such as --where reason=anonymous, or --all for all that are open";
-        return Err(DlqError::Usage(text.to_owned()));
+        return Err(Failure::usage(
+            "nothing is selected: add a selection, such as --where reason=anonymous, or --all for all that are open",
+        ));
     }
     let (kafka, service, with_ledger) = args.topic.load_for_job()?;
     let id = format!("close-{}", new_id());
@@ -56,14 +56,14 @@ pub(super) fn run(args: &CloseArgs) -> Result<(), DlqError> {
     if args.dry_run {
         let (counts, _) = dry_run::count(&kafka, &service, reader, &options, None)?;
         report(&counts);
-        return Ok(());
+        return Ok(Exit::Done);
     }
     let mut job = Redrive::new(&kafka, &service, &with_ledger[0], reader, options, Work::Close)?;
     job.begin()?;
     let result = job.run();
     report(&job.counts);
     match result? {
-        true => Ok(()),
-        false => Err(DlqError::Stopped("interrupted; the same command goes on with it".to_owned())),
+        true => Ok(Exit::Done),
+        false => Err(Failure::stopped("interrupted; the same command goes on with it")),
     }
 }

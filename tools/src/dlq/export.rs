@@ -1,6 +1,6 @@
 //! `watermaster dlq export`: dead letters as lines of JSON.
 
-use std::io::{BufWriter, ErrorKind, Write as _};
+use std::io::{self, BufWriter, ErrorKind, Write as _};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use clap::{Args, ValueEnum};
@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use watermaster_kafka::dead_letters::Letter;
 
 use super::origin::Origin;
-use super::{DlqError, READING_GROUP, TopicArgs, read_selected, select::SelectArgs};
+use super::{READING_GROUP, TopicArgs, read_selected, select::SelectArgs};
+use crate::cli::{Exit, Failure};
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -34,21 +35,20 @@ pub enum Encoding {
     None,
 }
 
-pub(super) fn run(args: &ExportArgs) -> Result<(), DlqError> {
+pub(super) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let (kafka, service) = args.topic.load()?;
     let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, READING_GROUP)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let written = read_selected(reader, &args.select, |letter, origin| {
-        match writeln!(out, "{}", Value::Object(line(letter, origin, args.payload))) {
-            // A reader that hung up (`| head`) is no failure.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            written => written.map(|()| true).map_err(DlqError::Unwritable),
-        }
+    // Returns false to a reader that hung up (`| head`), which is no failure.
+    let check = |written: io::Result<()>| match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::stopped(format_args!("the result can't be written: {error}"))),
+    };
+    let read = read_selected(reader, &args.select, |letter, origin| {
+        check(writeln!(out, "{}", Value::Object(line(letter, origin, args.payload))))
     });
-    match out.flush() {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(DlqError::Unwritable(error)),
-        _ => written,
-    }
+    check(out.flush()).and(read.map(|()| Exit::Done))
 }
 
 /// Returns a record as an object.

@@ -9,8 +9,8 @@ use watermaster_kafka::ask::AskError;
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, DoneState, Job, Letter};
 
 use super::origin::Origin;
-use super::{DlqError, TopicArgs, read_ledger, read_selected, select::SelectArgs};
-use crate::cli::OutputArg;
+use super::{TopicArgs, read_ledger, read_selected, select::SelectArgs};
+use crate::cli::{Exit, Failure, OutputArg};
 use crate::format::printable;
 
 /// Arguments of the command.
@@ -96,7 +96,7 @@ struct Listing {
     more_groups: usize,
 }
 
-pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
+pub(super) fn run(args: &LsArgs) -> Result<Exit, Failure> {
     let (kafka, service) = args.topic.load()?;
     let (states, groups, more_groups) = (States::default(), Vec::new(), 0);
     let mut listing = Listing { service: service.name.clone(), topic: String::new(), states, groups, more_groups };
@@ -129,7 +129,7 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
     listing.more_groups = listing.groups.len().saturating_sub(top);
     listing.groups.truncate(top);
     args.output.show(&listing, || text(&listing, &args.by, SystemTime::now()));
-    Ok(())
+    Ok(Exit::Done)
 }
 
 fn add(

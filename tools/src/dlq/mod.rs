@@ -19,17 +19,15 @@ mod select;
 mod show;
 mod tally;
 
-use std::io;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use watermaster_kafka::ask::AskError;
-use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Ranges, Reader};
+use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, Ledger, Letter, Ranges, Reader};
 use watermaster_settings::{Kafka, Service};
 
-use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, Failure, configured, service_of};
 use crate::progress::OffsetProgress;
-use crate::sources::{ServiceError, configured, service_of};
 use origin::Origin;
 use select::SelectArgs;
 
@@ -76,66 +74,27 @@ struct TopicArgs {
     parked: bool,
 }
 
-/// A command fails.
-#[derive(Debug, thiserror::Error)]
-enum DlqError {
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: {0}")]
-    Open(#[from] AskError),
-    #[error("error: {0}")]
-    Usage(String),
-    #[error("error: {0}")]
-    Unreachable(String),
-    #[error("error: {0}")]
-    Job(JobError),
-    #[error("error: the result can't be written: {0}")]
-    Unwritable(#[source] io::Error),
-    #[error("error: {0}")]
-    Stopped(String),
-}
-
-impl From<watermaster_kafka::KafkaError> for DlqError {
-    fn from(error: watermaster_kafka::KafkaError) -> DlqError {
-        DlqError::Open(error.into())
-    }
-}
-
-impl DlqError {
-    fn exit(&self) -> Exit {
-        match self {
-            DlqError::Service(error) => error.exit(),
-            DlqError::Unreachable(_) => Exit::Unreachable,
-            DlqError::Open(error) if error.is_silence() => Exit::Unreachable,
-            DlqError::Open(_) => Exit::Config,
-            DlqError::Usage(_) => Exit::Usage,
-            DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Stopped(_) => Exit::Stopped,
-        }
-    }
-}
-
 /// Carries the command out.
-pub fn run(args: &DlqArgs) -> Exit {
-    let done = match &args.command {
+pub fn run(args: &DlqArgs) -> Result<Exit, Failure> {
+    match &args.command {
         DlqCommand::Ls(args) => ls::run(args),
         DlqCommand::Show(args) => show::run(args),
         DlqCommand::Export(args) => export::run(args),
         DlqCommand::Redrive(args) => redrive::run(args),
         DlqCommand::Close(args) => close::run(args),
-    };
-    done.map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
+    }
 }
 
 impl TopicArgs {
     /// Reads the configuration; the sources of the service include the topics that match its patterns now.
-    fn load(&self) -> Result<(Kafka, Service), DlqError> {
-        Ok(configured(&self.file, self.service.as_deref())?)
+    fn load(&self) -> Result<(Kafka, Service), Failure> {
+        configured(&self.file, self.service.as_deref())
     }
 
     /// Reads the configuration for a job, with all services that have the ledger of this one, in the order of the file.
     /// Jobs of all of them fence each other by the name of the first, or one would write over what another has done.
-    fn load_for_job(&self) -> Result<(Kafka, Service, Vec<Service>), DlqError> {
-        let settings = self.file.load().map_err(ServiceError::from)?.settings;
+    fn load_for_job(&self) -> Result<(Kafka, Service, Vec<Service>), Failure> {
+        let settings = self.file.load()?.settings;
         let mut with_ledger = settings.services.clone();
         let (kafka, service) = service_of(settings, self.service.as_deref())?;
         with_ledger.retain(|other| other.ledger() == service.ledger());
@@ -143,23 +102,23 @@ impl TopicArgs {
     }
 
     /// Returns the dead-letter topics that the options name.
-    fn dead_letters<'s>(&self, service: &'s Service) -> Result<Vec<&'s str>, DlqError> {
+    fn dead_letters<'s>(&self, service: &'s Service) -> Result<Vec<&'s str>, Failure> {
         let mut topics = service.dead_letters();
         let all = topics.join(", ");
         topics.retain(|topic| self.dead_letter.as_ref().is_none_or(|only| only == topic));
         if topics.is_empty() {
-            return Err(DlqError::Usage(format!("--dead-letter: allowed for the service {}: {all}", service.name)));
+            return Err(Failure::usage(format_args!("--dead-letter: allowed for the service {}: {all}", service.name)));
         }
         Ok(topics)
     }
 
     /// Returns the only dead-letter topic that the options name.
-    fn dead_letter<'s>(&self, service: &'s Service) -> Result<&'s str, DlqError> {
+    fn dead_letter<'s>(&self, service: &'s Service) -> Result<&'s str, Failure> {
         match self.dead_letters(service)?[..] {
             [only] => Ok(only),
             ref all => {
                 let (name, all) = (&service.name, all.join(", "));
-                Err(DlqError::Usage(format!("the service {name} has several: add --dead-letter with one of {all}")))
+                Err(Failure::usage(format_args!("the service {name} has several: add --dead-letter with one of {all}")))
             }
         }
     }
@@ -188,7 +147,7 @@ fn load_ledger(service: &Service, reader: &mut Reader) -> Result<Ledger, AskErro
 /// Reads the ledger for the topic of `reader`.
 fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, AskError> {
     let mut ledger = load_ledger(service, reader)?;
-    let default = reader.committed_of(&Job::group(kafka, service, DEFAULT_JOB), CONNECT_TIMEOUT)?;
+    let default = reader.positions(&Job::group(kafka, service, DEFAULT_JOB), true, CONNECT_TIMEOUT)?;
     ledger.pass(&default, &reader.bounds(CONNECT_TIMEOUT)?);
     Ok(ledger)
 }
@@ -200,8 +159,8 @@ fn total(ranges: &Ranges) -> u64 {
 
 /// Reads the selected dead letters until `visit` returns false.
 fn read_selected(
-    mut reader: Reader, select: &SelectArgs, mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, DlqError>,
-) -> Result<(), DlqError> {
+    mut reader: Reader, select: &SelectArgs, mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
     let ranges = select.ranges(&reader, CONNECT_TIMEOUT)?;
     let progress = OffsetProgress::new("read", total(&ranges));
     reader.start(&ranges)?;

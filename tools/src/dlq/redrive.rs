@@ -1,6 +1,7 @@
 //! `watermaster dlq redrive`: a job that sends dead letters again, or closes them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,12 +18,11 @@ use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
 use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, dry_run};
+use super::{CONNECT_TIMEOUT, READ_TIMEOUT, TopicArgs, dry_run};
 use super::{load_ledger, read_ledger, select::SelectArgs, total};
-use crate::cli::{OutputArg, positive};
+use crate::cli::{Exit, Failure, OutputArg, positive};
 use crate::progress::OffsetProgress;
 use crate::signals::{self, Interrupts};
-use crate::sources::ServiceError;
 
 /// The most records and bytes of one transaction.
 const MAX_RECORDS: usize = 2_000;
@@ -94,14 +94,14 @@ fn job_id(text: &str) -> Result<String, &'static str> {
     }
 }
 
-pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
+pub(super) fn run(args: &RedriveArgs) -> Result<Exit, Failure> {
     let (kafka, service, with_ledger) = args.topic.load_for_job()?;
     let fresh = || if args.select.is_everything() && !args.again { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
     if id == DEFAULT_JOB && !args.select.is_everything() {
-        let text =
-            "the job default is about all dead letters, and is never begun with other options: use another --job";
-        return Err(DlqError::Usage(text.to_owned()));
+        return Err(Failure::usage(
+            "the job default is about all dead letters, and is never begun with other options: use another --job",
+        ));
     }
     let group = Job::group(&kafka, &service, &id);
     let options = JobOptions { id: id.clone(), select: args.select.clone(), to: args.to, again: args.again };
@@ -131,21 +131,21 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let result = redrive.run();
     redrive.report(args.output, begun.elapsed());
     match result? {
-        true => Ok(()),
-        false => Err(DlqError::Stopped(format!("interrupted; {again} goes on with it"))),
+        true => Ok(Exit::Done),
+        false => Err(Failure::stopped(format_args!("interrupted; {again} goes on with it"))),
     }
 }
 
 fn plan<'s>(
     args: &RedriveArgs, (service, others): (&'s Service, Vec<&'s str>), job: &'s str, topic: &'s str, parked: String,
-) -> Result<FateRules<'s>, DlqError> {
+) -> Result<FateRules<'s>, Failure> {
     let client = &service.redrive_client;
     let wanted = args.to == Destination::Source && !args.as_sender;
     let key = service.redrive_key.as_ref().filter(|_| wanted).map(SharedToken::get);
     let forbidding = service.sources.iter().find(|source| !source.allows(client));
     if let (Some(source), Some(_)) = (forbidding, &key) {
         let text = format!("the source {} does not allow the client {client:?}", source.topic);
-        return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
+        return Err(Failure::usage(format_args!("{text}: add it to allowed_clients, or use --as-sender")));
     }
     Ok(FateRules {
         service,
@@ -228,7 +228,7 @@ pub(super) struct Redrive<'s> {
 /// Reads the original of a stub; waits for brokers that are away.
 fn read_original(
     originals: &Originals, origin: &Origin, mut see_interrupt: impl FnMut() -> bool,
-) -> Result<Option<Letter>, DlqError> {
+) -> Result<Option<Letter>, Failure> {
     let mut waiting = BrokerWait::new();
     loop {
         match originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
@@ -254,8 +254,8 @@ impl<'s> Redrive<'s> {
     pub(super) fn new(
         kafka: &'s Kafka, service: &'s Service, first_with_ledger: &Service, reader: Reader, options: JobOptions,
         work: Work<'s>,
-    ) -> Result<Redrive<'s>, DlqError> {
-        let interrupts = signals::listen().map_err(ServiceError::Signals)?;
+    ) -> Result<Redrive<'s>, Failure> {
+        let interrupts = signals::listen()?;
         if ensure_ledger(kafka, &service.ledger(), &reader, CONNECT_TIMEOUT)? {
             eprintln!("made the topic {}", service.ledger());
         }
@@ -281,7 +281,7 @@ impl<'s> Redrive<'s> {
 
     /// Begins the job, or goes on with it. Nothing is done yet when this fails, such as for other options than those
     /// that the job was begun with.
-    pub(super) fn begin(&mut self) -> Result<(), DlqError> {
+    pub(super) fn begin(&mut self) -> Result<(), Failure> {
         self.start_job()?;
         self.read_ledger()?;
         self.known = self.ledger.holder().cloned();
@@ -301,7 +301,7 @@ impl<'s> Redrive<'s> {
     }
 
     /// Does all dead letters of a job that has begun. Returns false if it was interrupted.
-    pub(super) fn run(&mut self) -> Result<bool, DlqError> {
+    pub(super) fn run(&mut self) -> Result<bool, Failure> {
         let ranges = self.scope.ranges();
         let progress = OffsetProgress::new("done", total(&ranges));
         self.reader.start(&ranges)?;
@@ -329,13 +329,13 @@ impl<'s> Redrive<'s> {
     }
 
     /// Returns the committed positions of the job.
-    fn committed(&mut self) -> Result<Positions, DlqError> {
-        let read = |job: &mut Self| job.reader.committed(CONNECT_TIMEOUT);
+    fn committed(&mut self) -> Result<Positions, Failure> {
+        let group = Job::group(self.kafka, self.service, &self.options.id);
+        let read = |job: &mut Self| job.reader.positions(&group, true, CONNECT_TIMEOUT);
         let committed = self.patiently("the positions of the job", read)?;
         if !is_former(&committed) {
             return Ok(committed);
         }
-        let group = Job::group(self.kafka, self.service, &self.options.id);
         let former = Job::new(self.kafka, &group, &self.reader)?;
         let all = std::mem::replace(&mut self.job, former);
         self.start_job()?;
@@ -344,7 +344,7 @@ impl<'s> Redrive<'s> {
     }
 
     /// Reads the ledger anew.
-    fn read_ledger(&mut self) -> Result<(), DlqError> {
+    fn read_ledger(&mut self) -> Result<(), Failure> {
         self.ledger = self.patiently("the ledger", |job| read_ledger(job.kafka, job.service, &mut job.reader))?;
         Ok(())
     }
@@ -352,14 +352,14 @@ impl<'s> Redrive<'s> {
     /// Asks until there is an answer; waits for brokers that are away.
     fn patiently<T>(
         &mut self, what: &str, mut ask: impl FnMut(&mut Self) -> Result<T, AskError>,
-    ) -> Result<T, DlqError> {
+    ) -> Result<T, Failure> {
         let mut waiting = BrokerWait::new();
         loop {
             match ask(self) {
                 Ok(answer) => return Ok(answer),
                 Err(error @ (AskError::Unreachable { .. } | AskError::Topic { .. } | AskError::Client(_))) => {
                     if !waiting.goes_on(&error) || self.see_interrupt() {
-                        return Err(DlqError::Unreachable(format!("{what}: {error}")));
+                        return Err(Failure::error(Exit::Unreachable, format_args!("{what}: {error}")));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -367,12 +367,12 @@ impl<'s> Redrive<'s> {
         }
     }
 
-    fn start_job(&mut self) -> Result<(), DlqError> {
+    fn start_job(&mut self) -> Result<(), Failure> {
         let (mut waiting, interrupts) = (BrokerWait::new(), &self.interrupts);
         let started = self.job.start(|error| waiting.goes_on(error) && interrupts.try_recv().is_err());
         started.map_err(|error| match error {
-            JobError::Unknown(error) => DlqError::Unreachable(error.to_string()),
-            other => DlqError::Job(other),
+            JobError::Unknown(error) => Failure::error(Exit::Unreachable, error),
+            other => Failure::stopped(other),
         })
     }
 
@@ -387,7 +387,7 @@ impl<'s> Redrive<'s> {
     }
 
     /// Reads and decides as many dead letters as go into one transaction.
-    fn read_batch(&mut self) -> Result<Batch, DlqError> {
+    fn read_batch(&mut self) -> Result<Batch, Failure> {
         let mut batch = self.empty_batch();
         let most = if self.single > 0 { 1 } else { self.work.pace().map_or(MAX_RECORDS, Pace::transaction) };
         while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
@@ -413,7 +413,7 @@ impl<'s> Redrive<'s> {
         Ok(batch)
     }
 
-    fn decide(&mut self, letter: Letter, batch: &mut Batch) -> Result<(), DlqError> {
+    fn decide(&mut self, letter: Letter, batch: &mut Batch) -> Result<(), Failure> {
         let (partition, offset) = (letter.partition, letter.offset);
         let from = batch.positions.insert(partition, offset + 1).unwrap_or(offset);
         batch.counts.read += 1;
@@ -445,7 +445,7 @@ impl<'s> Redrive<'s> {
     /// Decides on a selected dead letter, and counts it. Returns its state, and the record to send.
     fn outcome(
         &mut self, letter: &Letter, origin: Option<&Origin>, counts: &mut RedriveCounts,
-    ) -> Result<(DoneState, Option<Outgoing>), DlqError> {
+    ) -> Result<(DoneState, Option<Outgoing>), Failure> {
         let Work::Send { plan, originals, .. } = &self.work else {
             counts.closed += 1;
             return Ok((DoneState::Closed, None));
@@ -475,7 +475,7 @@ impl<'s> Redrive<'s> {
     }
 
     /// Sends a batch with its positions and the changes of the ledger.
-    fn deliver(&mut self, batch: Batch, progress: &OffsetProgress) -> Result<(), DlqError> {
+    fn deliver(&mut self, batch: Batch, progress: &OffsetProgress) -> Result<(), Failure> {
         let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.scope.extents[partition].1.clone()));
         let positions: Positions = match &self.work {
             Work::Send { .. } => batch.positions.iter().map(text).collect(),
@@ -493,7 +493,7 @@ impl<'s> Redrive<'s> {
                 Ok(())
             }
             Err(JobError::Refused { refused, error }) if refused.iter().any(|at| *at >= batch.records.len()) => {
-                Err(DlqError::Stopped(format!("{} refuses an entry: {error}", self.ledger.topic())))
+                Err(Failure::stopped(format_args!("{} refuses an entry: {error}", self.ledger.topic())))
             }
             Err(JobError::Refused { error, .. }) => {
                 self.take_refused(&batch, &error)?;
@@ -504,7 +504,7 @@ impl<'s> Redrive<'s> {
                 progress.note(&format!("begins again from the last commit: {error}"));
                 self.recover(batch)
             }
-            Err(error @ JobError::Final(_)) => Err(DlqError::Job(error)),
+            Err(error @ JobError::Final(_)) => Err(Failure::stopped(error)),
         }
     }
 
@@ -516,7 +516,7 @@ impl<'s> Redrive<'s> {
     }
 
     /// Finds the refused dead letter, by sending those of the batch one by one, and has it parked.
-    fn take_refused(&mut self, batch: &Batch, error: &impl std::fmt::Display) -> Result<(), DlqError> {
+    fn take_refused(&mut self, batch: &Batch, error: &impl Display) -> Result<(), Failure> {
         let [only] = &batch.places[..] else {
             self.single = batch.places.len();
             return Ok(());
@@ -524,30 +524,28 @@ impl<'s> Redrive<'s> {
         if self.refused.replace(*only) == Some(*only) || batch.counts.redriven == 0 {
             let (partition, offset) = only;
             let topic = &batch.records[0].topic;
-            let text = format!("{topic} refuses the dead letter at partition {partition}, offset {offset}: {error}");
-            return Err(DlqError::Stopped(text));
+            let place = format!("partition {partition}, offset {offset}");
+            return Err(Failure::stopped(format_args!("{topic} refuses the dead letter at {place}: {error}")));
         }
         Ok(())
     }
 
     /// Looks for another process before a new producer of this one fences it.
-    fn see_takeover(&mut self) -> Result<(), DlqError> {
+    fn see_takeover(&mut self) -> Result<(), Failure> {
         self.ledger = self.patiently("the ledger", |job| load_ledger(job.service, &mut job.reader))?;
         self.check_holder()
     }
 
     /// Fails if another process has begun since this one did.
-    fn check_holder(&self) -> Result<(), DlqError> {
+    fn check_holder(&self) -> Result<(), Failure> {
         match self.ledger.holder() {
             Some(holder) if self.known.as_ref() != Some(holder) && holder.process != self.own.process => {
-                let (other, again) = (
-                    &holder.job,
-                    match self.work {
-                        Work::Send { .. } => format!(", with --job {}", self.options.id),
-                        Work::Close => String::new(),
-                    },
-                );
-                Err(DlqError::Stopped(format!(
+                let other = &holder.job;
+                let again = match self.work {
+                    Work::Send { .. } => format!(", with --job {}", self.options.id),
+                    Work::Close => String::new(),
+                };
+                Err(Failure::stopped(format_args!(
                     "the job {other} of this service took over: start this one again after it{again}; \
                      nothing is sent twice"
                 )))
@@ -557,8 +555,8 @@ impl<'s> Redrive<'s> {
     }
 
     /// Takes another producer, and goes on behind the last commit.
-    fn recover(&mut self, batch: Batch) -> Result<(), DlqError> {
-        self.job.replace().map_err(|error| DlqError::Job(JobError::Final(error)))?;
+    fn recover(&mut self, batch: Batch) -> Result<(), Failure> {
+        self.job.replace().map_err(Failure::stopped)?;
         self.start_job()?;
         self.read_ledger()?;
         self.check_holder()?;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Ledger, Positions, Ranges, Reader};
 
-use super::{CONNECT_TIMEOUT, DlqError, plan::Destination, select::SelectArgs};
+use super::{CONNECT_TIMEOUT, plan::Destination, select::SelectArgs};
+use crate::cli::Failure;
 
 /// The options that a job keeps from its begin on.
 #[derive(Debug, Clone)]
@@ -56,8 +57,8 @@ impl Scope {
     /// goes on behind it with the same selection; with `again`, it begins anew.
     pub(super) fn find(
         reader: &Reader, ledger: &Ledger, options: &JobOptions, committed: Positions,
-    ) -> Result<Scope, DlqError> {
-        let foreign = |_| DlqError::Stopped("the group of this job has offsets of another program".to_owned());
+    ) -> Result<Scope, Failure> {
+        let foreign = |_| Failure::stopped("the group of this job has offsets of another program");
         let mut begun = BTreeMap::new();
         for (partition, (offset, text)) in committed {
             let extent: Extent = serde_json::from_str(&text).map_err(foreign)?;
@@ -73,9 +74,10 @@ impl Scope {
         for (_, _, extent) in begun.values() {
             let is_other = extent.to != options.to || options.again && extent.again != Some(true);
             if !options.select.continues(&extent.select) || !is_done && is_other {
-                let text = "this job was begun with other options: leave the selection and --again out, give the --to \
-                            that it was begun with, or use another --job";
-                return Err(DlqError::Usage(text.to_owned()));
+                return Err(Failure::usage(
+                    "this job was begun with other options: leave the selection and --again out, give the --to that it \
+                     was begun with, or use another --job",
+                ));
             }
             scope.select.clone_from(&extent.select);
             scope.select.limit = options.select.limit;
@@ -91,7 +93,7 @@ impl Scope {
         for (partition, range) in scope.select.ranges(reader, CONNECT_TIMEOUT)? {
             let (select, to, again) = (scope.select.clone(), options.to, Some(scope.again));
             let text = serde_json::to_string(&Extent { end: range.end, select, to, again });
-            scope.extents.insert(partition, (range.end, text.map_err(|error| DlqError::Usage(error.to_string()))?));
+            scope.extents.insert(partition, (range.end, text.map_err(Failure::usage)?));
             let start = match begun.get(&partition) {
                 _ if scope.again => range.start,
                 begun => ledger.first_open(partition, range.start.max(begun.map_or(0, |(offset, ..)| *offset))),

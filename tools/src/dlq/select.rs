@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use watermaster_core::reason::Reason;
 use watermaster_kafka::dead_letters::{Letter, Ranges, Reader};
 
-use super::{DlqError, origin::Origin};
-use crate::moment::moment;
+use super::origin::Origin;
+use crate::{cli::Failure, moment::moment};
 
 /// Options that select dead letters.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
@@ -106,13 +106,15 @@ impl SelectArgs {
     ///
     /// # Errors
     /// No broker answers in time, or no dead letter can ever be selected.
-    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, DlqError> {
-        self.check_times()?;
+    pub fn ranges(&self, reader: &Reader, timeout: Duration) -> Result<Ranges, Failure> {
+        if self.since.zip(self.until).is_some_and(|(since, until)| since >= until) {
+            return Err(Failure::usage("--since is not before --until: this selects no dead letter"));
+        }
         let mut ranges = reader.bounds(timeout)?;
         if let Some(only) = self.partition.filter(|only| !ranges.contains_key(only)) {
             let known: Vec<String> = ranges.keys().map(i32::to_string).collect();
-            let text = format!("--partition {only}: the partitions with a leader are {}", known.join(", "));
-            return Err(DlqError::Usage(text));
+            let known = known.join(", ");
+            return Err(Failure::usage(format_args!("--partition {only}: the partitions with a leader are {known}")));
         }
         ranges.retain(|partition, _| self.partition.is_none_or(|only| only == *partition));
         if let Some(offsets) = &self.offsets {
@@ -128,15 +130,6 @@ impl SelectArgs {
             }
         }
         Ok(ranges)
-    }
-
-    fn check_times(&self) -> Result<(), DlqError> {
-        match (self.since, self.until) {
-            (Some(since), Some(until)) if since >= until => {
-                Err(DlqError::Usage("--since is not before --until: this selects no dead letter".to_owned()))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Returns whether all dead letters are selected, except for a limit.

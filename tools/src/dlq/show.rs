@@ -10,8 +10,8 @@ use watermaster_settings::Kafka;
 
 use super::export::{self, Encoding};
 use super::origin::{Origin, integer};
-use super::{CONNECT_TIMEOUT, DlqError, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
-use crate::cli::OutputArg;
+use super::{CONNECT_TIMEOUT, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
+use crate::cli::{Exit, Failure, OutputArg};
 use crate::format::printable;
 
 /// Arguments of the command.
@@ -29,7 +29,7 @@ pub struct ShowArgs {
     select: SelectArgs,
 }
 
-pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
+pub(super) fn run(args: &ShowArgs) -> Result<Exit, Failure> {
     let (kafka, service) = args.topic.load()?;
     let reader = args.topic.reader(&kafka, args.topic.dead_letter(&service)?, READING_GROUP)?;
     let topic = reader.topic().to_owned();
@@ -39,7 +39,7 @@ pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
         Ok(false)
     })?;
     let Some((letter, origin)) = found else {
-        return Err(DlqError::Usage(format!("{topic}: no dead letter is selected")));
+        return Err(Failure::usage(format_args!("{topic}: no dead letter is selected")));
     };
     let original = match &origin {
         Some(origin) if origin.is_stub => Some(original(&kafka, origin)?),
@@ -51,11 +51,11 @@ pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
     let whole = original.flatten().map(|original| export::line(original, None, encoding));
     shown.insert("original".to_owned(), whole.into());
     args.output.show(&shown, || text(&topic, &letter, origin, original, args.payload));
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// Reads the record for which a stub stands; `None` if its topic does not keep it any more.
-fn original(kafka: &Kafka, origin: &Origin) -> Result<Option<Letter>, DlqError> {
+fn original(kafka: &Kafka, origin: &Origin) -> Result<Option<Letter>, Failure> {
     let originals = Originals::new(kafka, READING_GROUP)?;
     Ok(originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT)?)
 }

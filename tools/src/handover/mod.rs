@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use watermaster_core::delivery::Commit;
-use watermaster_core::offset_map::{self, TooLarge};
+use watermaster_core::offset_map;
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::handover::{Handover, HandoverError};
 use watermaster_kafka::topics::SourcePartition;
 use watermaster_settings::Delivery;
 
-use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
-use crate::sources::{ServiceError, configured};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, Failure, OutputArg, configured};
 use plan::{Direction, GroupOffsets, Note};
 use report::{HandoverReport, PartitionRow};
 
@@ -48,53 +47,17 @@ pub struct HandoverArgs {
     output: OutputArg,
 }
 
-/// The command fails.
-#[derive(Debug, thiserror::Error)]
-enum CommandError {
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: {0}")]
-    Kafka(#[from] HandoverError),
-    #[error("error: {group} is the group of Watermaster itself")]
-    SameGroup { group: String },
-    #[error(
-        "error: the group {group} has members: {members}. Stop them, and run this again; a killed one leaves after its \
-         session.timeout.ms, Watermaster's by default after 10 s"
-    )]
-    Members { group: String, members: String },
-    #[error("error: the group {group} has no offset of any source topic: is this its name?")]
-    NoOffsets { group: String },
-    #[error(
-        "error: {group} is ahead in {partitions} partitions. If its consumers did these records, the handover was done \
-         before. If they did not, or if you are in doubt, add --force: the group is set back, and no record is lost"
-    )]
-    Ahead { group: String, partitions: usize },
-    #[error("error: {partitions} partitions can't be handed over: see their notes")]
-    BeyondEnd { partitions: usize },
-    #[error("error: an offset map does not fit: {0}")]
-    Map(#[from] TooLarge),
-    #[error("error: the group {group} was used during the handover: stop its members, and run this again")]
-    Moved { group: String },
-}
-
-impl CommandError {
-    fn exit(&self) -> Exit {
-        match self {
-            CommandError::Service(error) => error.exit(),
-            CommandError::Kafka(HandoverError::Ask(error)) if error.is_silence() => Exit::Unreachable,
-            CommandError::Kafka(HandoverError::Ask(_)) => Exit::Config,
-            CommandError::SameGroup { .. } => Exit::Usage,
-            _ => Exit::Stopped,
+impl From<HandoverError> for Failure {
+    fn from(error: HandoverError) -> Failure {
+        match error {
+            HandoverError::Ask(error) => error.into(),
+            other => Failure::stopped(other),
         }
     }
 }
 
 /// Carries the command out.
-pub fn run(args: &HandoverArgs) -> Exit {
-    hand_over(args).map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
-}
-
-fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
+pub fn run(args: &HandoverArgs) -> Result<Exit, Failure> {
     let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let ours = group_id(&kafka, &service);
     let (direction, theirs) = match (&args.to, &args.from) {
@@ -102,7 +65,7 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         (None, from) => (Direction::From, from.clone().unwrap_or_default()),
     };
     if theirs == ours {
-        return Err(CommandError::SameGroup { group: ours });
+        return Err(Failure::usage(format_args!("{ours} is the group of Watermaster itself")));
     }
     let (gives, takes) = match direction {
         Direction::To => (&ours, &theirs),
@@ -120,7 +83,9 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
     }
     let committed = [handover.committed(&ours)?, handover.committed(&theirs)?];
     if committed[usize::from(direction == Direction::From)].is_empty() {
-        return Err(CommandError::NoOffsets { group: gives.clone() });
+        return Err(Failure::stopped(format_args!(
+            "the group {gives} has no offset of any source topic: is this its name?"
+        )));
     }
     let bounds = handover.bounds()?;
     let mut steps = Vec::new();
@@ -131,7 +96,8 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
             theirs: theirs.map(|(offset, _)| *offset),
             bounds: bounds.get(&at).copied().unwrap_or_default(),
         };
-        let step = plan::plan(&position, direction, service.policy.map_budget)?;
+        let step = plan::plan(&position, direction, service.policy.map_budget);
+        let step = step.map_err(|error| Failure::stopped(format_args!("an offset map does not fit: {error}")))?;
         let twice = handover.count(at, &step.twice)?;
         let offset = |of: Option<&(i64, Vec<u8>)>| of.map(|(offset, _)| *offset);
         let row = PartitionRow::new(topic, at.1, [offset(ours), offset(theirs)], position.bounds.1, &step, twice);
@@ -141,8 +107,11 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
         |note: fn(&Note) -> bool| steps.iter().filter(|(_, step, _)| step.note.as_ref().is_some_and(note)).count();
     let (ahead, beyond_end) = (has(|note| matches!(note, Note::Ahead(_))), has(|note| *note == Note::BeyondEnd));
     let refusal = match (beyond_end, ahead) {
-        (1.., _) => Some(CommandError::BeyondEnd { partitions: beyond_end }),
-        (_, 1..) if !args.force => Some(CommandError::Ahead { group: takes.clone(), partitions: ahead }),
+        (1.., _) => Some(format!("{beyond_end} partitions can't be handed over: see their notes")),
+        (_, 1..) if !args.force => Some(format!(
+            "{takes} is ahead in {ahead} partitions. If its consumers did these records, the handover was done \
+             before. If they did not, or if you are in doubt, add --force: the group is set back, and no record is lost"
+        )),
         _ => None,
     };
     let mut target_lag = Vec::new();
@@ -182,19 +151,20 @@ fn hand_over(args: &HandoverArgs) -> Result<(), CommandError> {
     };
     args.output.show(&report, || report.text(refusal.is_some()));
     if let Some(refusal) = refusal {
-        return Err(refusal);
+        return Err(Failure::stopped(refusal));
     }
     if executes {
         check_at_rest(&handover, gives)?;
         let before = &committed[usize::from(direction == Direction::From)];
         if handover.committed(gives)? != *before {
-            return Err(CommandError::Moved { group: gives.clone() });
+            let problem = "was used during the handover: stop its members, and run this again";
+            return Err(Failure::stopped(format_args!("the group {gives} {problem}")));
         }
         if let Some(marks) = marks {
             mark(&marks, before)?;
         }
     }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 /// Marks Watermaster's offsets: an instance that starts by itself stops, and repeats no record that the service's own
@@ -214,10 +184,14 @@ fn commits(offsets: impl Iterator<Item = (SourcePartition, i64, Option<String>)>
     (0..).zip(offsets).filter_map(commit).collect()
 }
 
-fn check_at_rest(handover: &Handover, group: &str) -> Result<(), CommandError> {
+fn check_at_rest(handover: &Handover, group: &str) -> Result<(), Failure> {
     let members = handover.members(group)?;
     match members.is_empty() {
         true => Ok(()),
-        false => Err(CommandError::Members { group: group.to_owned(), members: members.join(", ") }),
+        false => Err(Failure::stopped(format_args!(
+            "the group {group} has members: {}. Stop them, and run this again; a killed one leaves after its \
+             session.timeout.ms, Watermaster's by default after 10 s",
+            members.join(", ")
+        ))),
     }
 }

@@ -9,13 +9,11 @@ use watermaster_core::{offset_map, tracker::Tracker};
 use watermaster_kafka::ask::{AskError, Asker};
 use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::load::{NAME, RecordPosition};
-use watermaster_kafka::topics::{SourceIndex, Topics};
+use watermaster_kafka::topics::{SourceIndex, SourcePartition, Topics};
 use watermaster_settings::{Kafka, Service};
 
 use super::account::Account;
 
-/// A source and one of its partitions.
-type SourcePartition = (SourceIndex, i32);
 /// A committed offset with its metadata.
 type Committed = (SourcePartition, (i64, Vec<u8>));
 
@@ -42,7 +40,7 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(
     let group = group_id(kafka, service);
     let topics = Topics::new(account.plan.topics.iter().map(String::as_str));
     let asked = Asker::named(kafka, NAME).map_err(AskError::from);
-    match asked.and_then(|asker| asker.committed(&group, &topics, &partitions, COORDINATOR_TIMEOUT)) {
+    match asked.and_then(|asker| asker.committed(&group, &topics, &partitions, true, COORDINATOR_TIMEOUT)) {
         Ok(committed) => judge(committed, account).map_err(|source| CompletedError::Foreign { group, source }),
         Err(why) => Err(why.into()),
     }

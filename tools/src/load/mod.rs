@@ -18,20 +18,19 @@ pub(crate) mod session;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{io, io::IsTerminal as _, sync::mpsc::RecvTimeoutError};
+use std::{io::IsTerminal as _, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
-use watermaster_settings::{Kafka, Service, config::ConfigErrors};
+use watermaster_settings::{Kafka, Service};
 
-use crate::cli::{ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{ConfigFile, Exit, Failure, OutputArg, service_of};
 use crate::format::seconds;
 use crate::signals::{self, Interrupts};
-use crate::sources::{ServiceError, service_of};
 use account::{Account, Event};
 use plan::Plan;
 use report::{Ended, Facts, LoadReport, html, text};
 use scenario::Scenario;
-use session::{Session, SessionError};
+use session::Session;
 
 /// The time without any output after which a run ends, unless three cycles are longer. A crashed instance holds a
 /// `read_committed` reader back for less time.
@@ -67,45 +66,10 @@ pub struct LoadArgs {
     no_read_back: bool,
 }
 
-/// A run fails before there is a report, or its report can't be written.
-#[derive(Debug, thiserror::Error)]
-enum LoadError {
-    #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error("error: the scenario {} can't be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: the report {} can't be written: {source}", path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
-    #[error("error: {0}")]
-    Session(#[from] SessionError),
-}
-
-impl LoadError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Session(SessionError::Open(error)) if error.is_silence() => Exit::Unreachable,
-            Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
-            Self::Service(error) => error.exit(),
-            Self::Unwritable { .. } => Exit::Usage,
-            Self::Session(_) => Exit::Stopped,
-        }
-    }
-}
-
 /// Plays the scenario and prints the report.
-pub fn run(args: &LoadArgs) -> Exit {
-    match play(args) {
-        Ok(report) if report.ok => Exit::Done,
-        Ok(_) => Exit::Stopped,
-        Err(error) => fail(error.exit(), &error),
-    }
-}
-
-fn play(args: &LoadArgs) -> Result<LoadReport, LoadError> {
+pub fn run(args: &LoadArgs) -> Result<Exit, Failure> {
     let settings = args.file.load()?.settings;
-    let mut scenario = read(&args.scenario)?;
+    let mut scenario = Scenario::read(&args.scenario)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     if let Some(seconds) = args.seconds {
         scenario = scenario.stretched(Duration::from_secs(seconds));
@@ -116,29 +80,25 @@ fn play(args: &LoadArgs) -> Result<LoadReport, LoadError> {
         write(path, "")?;
     }
     let plan = Plan::new(&scenario, &service)?;
-    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
+    let interrupts = signals::listen()?;
     let report = measure(&kafka, &service, plan, !args.no_read_back, &interrupts)?;
     args.output.show(&report, || text(&report));
     if let Some(path) = &args.report {
         write(path, &html(&report))?;
         eprintln!("report: {}", path.display());
     }
-    Ok(report)
+    Ok(if report.ok { Exit::Done } else { Exit::Stopped })
 }
 
-fn read(path: &Path) -> Result<Scenario, LoadError> {
-    let unreadable = |source| LoadError::Unreadable { path: path.to_owned(), source };
-    Ok(Scenario::parse(&std::fs::read_to_string(path).map_err(unreadable)?, path)?)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), LoadError> {
-    std::fs::write(path, text).map_err(|source| LoadError::Unwritable { path: path.to_owned(), source })
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text)
+        .map_err(|source| Failure::usage(format_args!("the report {} can't be written: {source}", path.display())))
 }
 
 /// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.
 fn measure(
     kafka: &Kafka, service: &Service, plan: Plan, read_back: bool, interrupts: &Interrupts,
-) -> Result<LoadReport, SessionError> {
+) -> Result<LoadReport, Failure> {
     let mut session = Session::start(kafka, service, plan, read_back)?;
     let patience = NO_PROGRESS_TIMEOUT.max(service.policy.cycle * 3);
     let (ended, sending) = watch(&mut session, read_back, patience, interrupts);

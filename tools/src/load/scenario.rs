@@ -11,6 +11,8 @@ use watermaster_settings::reader::{Choice, FromText, Kind, Reader, Section, Valu
 use watermaster_settings::reader::{Key, Schema, SectionSchema, Shape, key, section};
 use watermaster_settings::{client_id::MAX_CLIENT_BYTES, read_struct};
 
+use crate::cli::Failure;
+
 /// The highest rate, in records per second.
 const MAX_RATE: f64 = 1_000_000.0;
 /// The highest rate, in percent of the capacity.
@@ -192,6 +194,14 @@ impl RetryPolicy {
 }
 
 impl Scenario {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Scenario, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            Failure::config(format_args!("the scenario {} can't be read: {source}", path.display()))
+        })?;
+        Ok(Scenario::parse(&text, path)?)
+    }
+
     /// Reads the text of the file at `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
         let reader = Reader::new(&SCHEMA, &[(path, text)], [])?;

@@ -5,15 +5,15 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{collections::BTreeMap, fmt::Display, io, sync::Arc, thread, thread::JoinHandle};
 
-use watermaster_kafka::ask::{AskError, Asker};
+use watermaster_kafka::ask::Asker;
 use watermaster_kafka::headers;
-use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, NAME, Watcher};
+use watermaster_kafka::load::{Arrived, Fate, LoadProducer, LoadRecord, NAME, Watcher};
 use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
 
 use super::account::{Account, ArrivalTime, Event, Outcome, SendAttempt};
 use super::{plan::Plan, schedule::schedule};
-use crate::cli::CONNECT_TIMEOUT;
+use crate::cli::{CONNECT_TIMEOUT, Failure};
 
 /// The header that marks a record of a run and comes out with it on the other side: `RUN/NUMBER/INTENDED/ATTEMPT`, with
 /// the intended time of the first attempt in microseconds since 1970, and attempts from 1.
@@ -26,19 +26,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time from the creation of the producer to the first record. A producer needs up to a second to connect, which
 /// would count as a delay.
 const LEAD: Duration = Duration::from_secs(1);
-
-/// A run can't begin or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    #[error(transparent)]
-    Open(#[from] AskError),
-    #[error("can't start a thread: {0}")]
-    Thread(#[from] io::Error),
-    #[error("the clock is before 1970 or in the far future")]
-    Clock,
-    #[error("the sending thread panicked")]
-    Panicked,
-}
 
 /// A run in progress.
 pub struct Session {
@@ -58,24 +45,27 @@ pub struct Session {
 
 impl Session {
     /// Starts to send a plan and, with `read_back`, to read the targets and the dead-letter topics of the service.
-    pub fn start(kafka: &Kafka, service: &Service, plan: Plan, read_back: bool) -> Result<Session, SessionError> {
+    pub fn start(kafka: &Kafka, service: &Service, plan: Plan, read_back: bool) -> Result<Session, Failure> {
         let sources: Vec<&str> = plan.clients.iter().map(|client| plan.topics[client.topic].as_str()).collect();
-        Asker::named(kafka, NAME).map_err(AskError::from)?.find_topics(&sources, CONNECT_TIMEOUT)?;
+        let asker = Asker::named(kafka, NAME)?;
+        sources.iter().try_for_each(|topic| asker.partitions(topic, CONNECT_TIMEOUT).map(drop))?;
         let targets = service.targets();
         let outputs = [&targets[..], &service.dead_letters()].concat();
         let watcher = read_back.then(|| Watcher::open(kafka, &outputs, CONNECT_TIMEOUT)).transpose()?;
 
         let (sender, events) = mpsc::channel();
         let delivered = sender.clone();
-        let on_delivery = move |delivery| {
+        let on_delivery = move |number, fate: Fate| {
+            let undelivered = |reason| Event::Undelivered { number, reason };
+            let event = fate.map(|place| Event::Delivered { number, place });
             // The account may be closed already.
-            let _ = delivered.send(event_of(delivery));
+            let _ = delivered.send(event.unwrap_or_else(|reason| undelivered(reason.to_string())));
         };
-        let producer = LoadProducer::new(kafka, on_delivery).map_err(AskError::from)?;
+        let producer = LoadProducer::new(kafka, on_delivery)?;
         let start = soon()?;
         let run = format!("{:x}", start.epoch_us);
         let watch = watcher.map(|watcher| watch(watcher, targets.len(), run.clone(), start, sender.clone()));
-        let watch = watch.transpose()?;
+        let watch = watch.transpose().map_err(no_thread)?;
         let (orders, ordered) = mpsc::channel();
         let (of_player, name) = (plan.clone(), run.clone());
         let play = move || {
@@ -83,7 +73,7 @@ impl Session {
             // The account shows the records that are not acknowledged by then.
             let _ = producer.flush(FLUSH_TIMEOUT);
         };
-        let player = thread::Builder::new().name("load".to_owned()).spawn(play)?;
+        let player = thread::Builder::new().name("load".to_owned()).spawn(play).map_err(no_thread)?;
         let account = Account::new(plan);
         Ok(Session { account, run, start, events, orders: Some(orders), ordered: 0, player, watch })
     }
@@ -108,9 +98,9 @@ impl Session {
     }
 
     /// Stops both threads and returns the account.
-    pub fn finish(mut self) -> Result<Account, SessionError> {
+    pub fn finish(mut self) -> Result<Account, Failure> {
         self.stop_sending();
-        self.player.join().map_err(|_| SessionError::Panicked)?;
+        self.player.join().map_err(|_| Failure::stopped("the sending thread panicked"))?;
         if let Some((stop, watch)) = self.watch {
             stop.store(true, Ordering::Relaxed);
             // A thread that panicked has printed its message.
@@ -121,16 +111,15 @@ impl Session {
     }
 }
 
-fn event_of(Delivery { number, position }: Delivery) -> Event {
-    match position {
-        Ok(place) => Event::Delivered { number, place },
-        Err(reason) => Event::Undelivered { number, reason: reason.to_string() },
-    }
+fn no_thread(error: io::Error) -> Failure {
+    Failure::stopped(format_args!("can't start a thread: {error}"))
 }
 
-fn soon() -> Result<Start, SessionError> {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| SessionError::Clock)?;
-    let epoch_us = u64::try_from((since_1970 + LEAD).as_micros()).map_err(|_| SessionError::Clock)?;
+fn soon() -> Result<Start, Failure> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    let epoch_us = since_1970.and_then(|time| u64::try_from((time + LEAD).as_micros()).ok());
+    let wrong = "the clock is before 1970 or in the far future";
+    let epoch_us = epoch_us.ok_or_else(|| Failure::stopped(wrong))?;
     Ok(Start { instant: Instant::now() + LEAD, epoch_us })
 }
 

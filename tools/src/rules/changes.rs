@@ -11,7 +11,7 @@ use watermaster_core::units::LAST_MS;
 use watermaster_settings::config::{rule_of_json, rule_to_json, rules_of_text, toml_value};
 
 use super::instance::{InstanceArgs, RulesError, RulesInstance};
-use crate::cli::{Exit, OutputArg, print, print_json};
+use crate::cli::{Exit, Failure, OutputArg, print, print_json};
 use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
@@ -161,7 +161,7 @@ pub(super) fn put(args: &PutArgs) -> Result<Exit, RulesError> {
 }
 
 /// The rule that the options describe.
-fn body(args: &PutArgs) -> Result<Value, RulesError> {
+fn body(args: &PutArgs) -> Result<Value, Failure> {
     let mut body = Map::new();
     let list = |ids: &[String]| Value::from(ids.to_vec());
     for (key, ids) in [("clients", &args.clients), ("in_groups", &args.in_groups), ("groups", &args.groups)] {
@@ -181,7 +181,7 @@ fn body(args: &PutArgs) -> Result<Value, RulesError> {
         }
     }
     for text in &args.set {
-        let wrong = || RulesError::Arguments(format!("error: --set {text:?}: allowed: KEY=VALUE"));
+        let wrong = || Failure::usage(format_args!("--set {text:?}: allowed: KEY=VALUE"));
         let (key, value) = text.split_once('=').ok_or_else(wrong)?;
         let value: Value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         match key.split_once('.') {
@@ -196,8 +196,8 @@ fn body(args: &PutArgs) -> Result<Value, RulesError> {
 }
 
 /// A time, or one from now on.
-fn time(key: &str, text: &str) -> Result<String, RulesError> {
-    let wrong = || RulesError::Arguments(format!("error: --{key} {text:?}: allowed: a time, or +2d"));
+fn time(key: &str, text: &str) -> Result<String, Failure> {
+    let wrong = || Failure::usage(format_args!("--{key} {text:?}: allowed: a time, or +2d"));
     let at = match text.strip_prefix('+') {
         Some(later) => {
             let later = humantime::parse_duration(later).map_err(|_| wrong())?;
@@ -245,11 +245,10 @@ fn told(answer: &Value, dry_run: bool) -> String {
 
 /// The rules of a file, by name, as requests write them. Variables in them stand for the same as in a file that `run`
 /// reads.
-fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, RulesError> {
+fn of_file(file: &Path, service: &str) -> Result<Vec<(String, Value)>, Failure> {
     let text = std::fs::read_to_string(file)
-        .map_err(|error| RulesError::File(format!("{} can't be read: {error}", file.display())))?;
-    let rules = rules_of_text((file, &text), service, std::env::vars_os())
-        .map_err(|errors| RulesError::File(errors.to_string()))?;
+        .map_err(|error| Failure::new(Exit::Config, format_args!("{} can't be read: {error}", file.display())))?;
+    let rules = rules_of_text((file, &text), service, std::env::vars_os())?;
     Ok(rules.iter().map(|rule| (rule.name.to_string(), rule_to_json(rule))).collect())
 }
 
@@ -257,7 +256,7 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
     let wanted = of_file(file, &target.service)?;
     if wanted.is_empty() {
         let why = format!("{} has no [[service.rule]] of the service {:?}", file.display(), target.service);
-        return Err(RulesError::File(why));
+        return Err(Failure::new(Exit::Config, why).into());
     }
     let known = run_time(target)?;
     let tell = |name: &str, change: Result<Value, RulesError>, is_deleted: bool| {

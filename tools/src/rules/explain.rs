@@ -8,7 +8,7 @@ use watermaster_api::{ExplainView, FieldView, RuleRef, rfc3339};
 use watermaster_settings::config::instant;
 
 use super::instance::{InstanceArgs, RulesError, RulesInstance};
-use crate::cli::{ConfigFile, Exit, OutputArg, choose};
+use crate::cli::{ConfigFile, Exit, Failure, OutputArg, choose};
 use crate::endpoint::percent_encoded;
 use crate::moment::{millis, moment};
 
@@ -56,10 +56,9 @@ fn asked(args: &ExplainArgs) -> Result<ExplainView, RulesError> {
 
 /// Explains the configuration.
 fn of_files(args: &ExplainArgs) -> Result<ExplainView, RulesError> {
-    let config = ConfigFile { paths: args.files.clone() }.load();
-    let services = config.map_err(|errors| RulesError::File(errors.to_string()))?.settings.services;
-    let service = choose(&services, args.instance.service.as_deref());
-    let mut policy = service.map_err(|error| RulesError::Arguments(error.to_string()))?.policy.clone();
+    let config = ConfigFile { paths: args.files.clone() }.load().map_err(Failure::from)?;
+    let services = config.settings.services;
+    let mut policy = choose(&services, args.instance.service.as_deref())?.policy.clone();
     policy.meet_groups_of(args.client.as_deref().into_iter());
     let policy = policy.at(args.at.unwrap_or_else(|| millis(SystemTime::now())));
     Ok(ExplainView::of(&policy, args.client.as_deref(), args.group.as_deref()))

@@ -1,11 +1,13 @@
 //! The instance whose rules a command asks for or changes.
 
+use std::fmt::Display;
+
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use watermaster_api::{RuleView, RulesView};
 
-use crate::cli::Exit;
+use crate::cli::{Exit, Failure};
 use crate::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg, percent_encoded, sentence};
 
 /// The instance, and the service of which the rules are.
@@ -23,17 +25,8 @@ pub struct InstanceArgs {
 /// A command on rules failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RulesError {
-    #[error("{0}")]
-    Arguments(String),
-    #[error("{url}: {source}")]
-    Endpoint { url: String, source: EndpointError },
-    #[error("{url}: {source}\nthe change may be in force: see `watermaster rules get`, or repeat the command")]
-    Unanswered { url: String, source: EndpointError },
-    #[error("{0}")]
-    File(String),
-    /// Something else answers at the address, such as a proxy with its login page.
-    #[error("{url}: no answer of a watermaster of this version: {why}")]
-    Stranger { url: String, why: String },
+    #[error(transparent)]
+    Failure(#[from] Failure),
     #[error("{0}")]
     NotFound(String),
     #[error("{message}")]
@@ -43,11 +36,7 @@ pub(super) enum RulesError {
 impl RulesError {
     pub(super) fn exit(&self) -> Exit {
         match self {
-            RulesError::Arguments(_) => Exit::Usage,
-            RulesError::Endpoint { source, .. } => source.exit(),
-            RulesError::Unanswered { .. } => Exit::Unknown,
-            RulesError::Stranger { .. } => Exit::Unreachable,
-            RulesError::File(_) => Exit::Config,
+            RulesError::Failure(failure) => failure.exit,
             RulesError::Refused { status: 412, .. } => Exit::Changed,
             // A proxy answers 502 if the connection broke, perhaps after the request had gone through.
             RulesError::Refused { status: 502 | 504, .. } => Exit::Unknown,
@@ -67,8 +56,7 @@ pub(super) struct RulesInstance {
 
 impl RulesInstance {
     pub(super) fn new(args: &InstanceArgs) -> Result<RulesInstance, RulesError> {
-        let endpoint = args.token.read().and_then(|token| args.instance.endpoint(token.as_deref()));
-        let endpoint = endpoint.map_err(|error| RulesError::File(error.to_string()))?;
+        let endpoint = args.token.read().and_then(|token| args.instance.endpoint(token.as_deref()))?;
         let mut target = RulesInstance { endpoint, url: args.instance.url.clone(), service: String::new() };
         target.service = match &args.service {
             Some(name) => name.clone(),
@@ -85,14 +73,15 @@ impl RulesInstance {
             [only] => Ok((*only).to_owned()),
             names => {
                 let names = names.join(", ");
-                Err(RulesError::Arguments(format!("error: --service is needed: the instance has {names}")))
+                let problem = format!("--service is needed: the instance has {names}");
+                Err(Failure::usage(problem).into())
             }
         }
     }
 
     /// Returns the JSON of an answer that is no refusal.
     pub(super) fn asked(&self, reply: Result<Reply, EndpointError>) -> Result<Value, RulesError> {
-        let (status, text) = reply.map_err(|source| RulesError::Endpoint { url: self.url.clone(), source })?;
+        let (status, text) = reply.map_err(|error| self.failed(error.exit(), error))?;
         let answer = serde_json::from_str::<Value>(&text);
         if status < 300 {
             // A rule that is deleted leaves nothing to say.
@@ -112,14 +101,20 @@ impl RulesInstance {
             _ if status == 404 && answer["services"].is_array() => {
                 let known = answer["services"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 let known = known.collect::<Vec<_>>().join(", ");
-                Err(RulesError::Arguments(format!("error: --service: {message}; the instance has {known}")))
+                Err(Failure::usage(format_args!("--service: {message}; the instance has {known}")).into())
             }
             _ => Err(RulesError::Refused { status, message }),
         }
     }
 
-    fn stranger(&self, why: impl ToString) -> RulesError {
-        RulesError::Stranger { url: self.url.clone(), why: why.to_string() }
+    fn failed(&self, exit: Exit, problem: impl Display) -> RulesError {
+        Failure::new(exit, format_args!("{}: {problem}", self.url)).into()
+    }
+
+    /// Tells that something else answers at the address, such as a proxy with its login page.
+    fn stranger(&self, why: impl Display) -> RulesError {
+        let problem = format!("no answer of a watermaster of this version: {why}");
+        self.failed(Exit::Unreachable, problem)
     }
 
     /// Returns a path below that of the service.
@@ -168,8 +163,9 @@ impl RulesInstance {
             None => ("if-match", "*".to_owned()),
         };
         match self.endpoint.change(&path, body, (condition.0, &condition.1)) {
-            Err(source) if !dry_run && source.may_have_arrived() => {
-                Err(RulesError::Unanswered { url: self.url.clone(), source })
+            Err(error) if !dry_run && error.may_have_arrived() => {
+                let advice = "the change may be in force: see `watermaster rules get`, or repeat the command";
+                Err(self.failed(Exit::Unknown, format_args!("{error}\n{advice}")))
             }
             reply => match self.asked(reply) {
                 Err(RulesError::Refused { status: 412, message }) if is_missing => Err(RulesError::NotFound(message)),

@@ -1,12 +1,12 @@
 //! A live run beside the simulation of its trace.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use super::replay::Outcome;
 use super::sweep::Rules;
+use crate::cli::Failure;
 use crate::format::{printable, seconds};
 
 /// A number of records agrees if it differs by no more than this part of the client's records, or by this many.
@@ -53,22 +53,6 @@ struct LiveDelays {
     p99: f64,
 }
 
-/// A live run can't be compared.
-#[derive(Debug, thiserror::Error)]
-pub enum LiveError {
-    #[error("error: {} can't be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("error: {} is no report of `watermaster load --output json`: {source}", path.display())]
-    NoReport { path: PathBuf, source: serde_json::Error },
-    #[error(
-        "error: {} is a run with {}: the configuration has {}",
-        path.display(),
-        .live,
-        .configured
-    )]
-    OtherPolicy { path: PathBuf, live: String, configured: String },
-}
-
 /// A number of the live run beside the simulated one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
@@ -85,16 +69,20 @@ impl LiveRun {
     ///
     /// # Errors
     /// The file can't be read, is no report, or is the report of a run with another mode or capacity.
-    pub fn read(path: &Path, rules: Rules, capacity: u64, enforce: bool) -> Result<LiveRun, LiveError> {
-        let path = || path.to_owned();
-        let text = std::fs::read(path()).map_err(|source| LiveError::Unreadable { path: path(), source })?;
-        let run: LiveRun =
-            serde_json::from_slice(&text).map_err(|source| LiveError::NoReport { path: path(), source })?;
+    pub fn read(path: &Path, rules: Rules, capacity: u64, enforce: bool) -> Result<LiveRun, Failure> {
+        let shown = path.display();
+        let text =
+            std::fs::read(path).map_err(|error| Failure::config(format_args!("{shown} can't be read: {error}")))?;
+        let no_report =
+            |error| Failure::config(format_args!("{shown} is no report of `watermaster load --output json`: {error}"));
+        let run: LiveRun = serde_json::from_slice(&text).map_err(no_report)?;
         let words = |mode: &str, enforce, capacity| format!("mode {mode}, capacity {capacity}, enforce = {enforce}");
         let live = words(&run.service.mode, run.service.enforce, run.service.capacity);
         let configured = words(rules.mode.into(), enforce, capacity);
         if live != configured {
-            return Err(LiveError::OtherPolicy { path: path(), live, configured });
+            return Err(Failure::config(format_args!(
+                "{shown} is a run with {live}: the configuration has {configured}"
+            )));
         }
         Ok(run)
     }

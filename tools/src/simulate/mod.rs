@@ -26,22 +26,21 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
-use std::{io, thread};
 
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::rules;
-use watermaster_settings::{Service, Settings, config::ConfigErrors};
+use watermaster_settings::{Service, Settings};
 
-use crate::cli::{ConfigFile, Exit, OutputArg, choose, fail, positive, variant};
+use crate::cli::{self, ConfigFile, Exit, Failure, OutputArg, choose, positive, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::moment;
-use crate::sources::{self, ServiceError};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
-use live::{LiveError, LiveRun};
+use live::LiveRun;
 use planned::Planned;
 use replay::{Outcome, Replay, ReplayOptions};
 use report::{FoundCapacity, Point, WhatIf};
@@ -149,56 +148,16 @@ fn step(text: &str) -> Result<Duration, &'static str> {
     step.filter(|step| range.contains(step)).ok_or("allowed: 1ms to 1s")
 }
 
-/// A trace can't be simulated.
-#[derive(Debug, thiserror::Error)]
-enum SimulateError {
-    #[error(transparent)]
-    Config(#[from] ConfigErrors),
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: {}: {source}", path.display())]
-    Trace { path: PathBuf, source: TraceError },
-    #[error("error: {} holds no record", path.display())]
-    Empty { path: PathBuf },
-    #[error("error: {} covers more than 10 years: its times are not milliseconds", path.display())]
-    TooLong { path: PathBuf },
-    #[error("error: --client: the trace has no record of {name:?} after the first cycles")]
-    UnknownClient { name: String },
-    #[error("error: the trace is too short: it has no record after the first cycles, which are left out")]
-    TooShort,
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    #[error("error: the scenario {} can't be read: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("error: {} can't be written: {source}", path.display())]
-    Unwritable { path: PathBuf, source: io::Error },
-}
-
-impl SimulateError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Service(error) => error.exit(),
-            Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => Exit::Config,
-            Self::Config(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
-            Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
-        }
-    }
-}
-
 /// Simulates and prints the result.
-pub fn run(args: &SimulateArgs) -> Exit {
-    match simulate(args) {
-        Ok(report) => {
-            args.output.show(&report, || report::text(&report, args.top));
-            if report.has_answers() && report.agrees() { Exit::Done } else { Exit::No }
-        }
-        Err(error) => fail(error.exit(), &error),
-    }
+pub fn run(args: &SimulateArgs) -> Result<Exit, Failure> {
+    let report = simulate(args)?;
+    args.output.show(&report, || report::text(&report, args.top));
+    Ok(if report.has_answers() && report.agrees() { Exit::Done } else { Exit::No })
 }
 
-fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
+fn simulate(args: &SimulateArgs) -> Result<WhatIf, Failure> {
     let path = args.trace.as_ref().or(args.scenario.as_ref()).cloned().unwrap_or_default();
-    let failed = |source| SimulateError::Trace { path: path.clone(), source };
+    let failed = |error: TraceError| Failure::config(format_args!("{}: {error}", path.display()));
     if let Some(path) = &args.picture {
         // A picture that can't be written is better found out now than after minutes.
         write(path, "")?;
@@ -217,8 +176,13 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
             };
             let goal = Goal { client: args.client.clone(), bound };
             let unknown = || match args.client.clone() {
-                Some(name) => SimulateError::UnknownClient { name },
-                None => SimulateError::TooShort,
+                Some(name) => {
+                    let problem = format!("--client: the trace has no record of {name:?} after the first cycles");
+                    Failure::usage(problem)
+                }
+                None => Failure::config(
+                    "the trace is too short: it has no record after the first cycles, which are left out",
+                ),
             };
             report.answers = job.find(&goal).map_err(failed)?.ok_or_else(unknown)?;
         }
@@ -231,20 +195,18 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
 }
 
 /// Reads configuration and trace.
-fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
+fn job(args: &SimulateArgs, path: &Path) -> Result<Job, Failure> {
     let mut file = args.file.clone();
     file.paths.extend(args.rules.clone());
     let mut settings = file.load()?.settings;
     if args.without_rules {
         settings.services.iter_mut().for_each(|service| service.policy.rules = Arc::default());
     }
-    let failed = |source| SimulateError::Trace { path: path.to_owned(), source };
+    let failed = |error: TraceError| Failure::config(format_args!("{}: {error}", path.display()));
     let planned = match &args.scenario {
         Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|source| SimulateError::Unreadable { path: path.clone(), source })?;
-            let scenario = Scenario::parse(&text, path)?;
-            let (_, service) = sources::service_of(settings.clone(), args.service.as_deref())?;
+            let scenario = Scenario::read(path)?;
+            let (_, service) = cli::service_of(settings.clone(), args.service.as_deref())?;
             Some(Planned::new(&scenario, &service)?)
         }
         None => None,
@@ -278,23 +240,25 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
     })
 }
 
-fn check(contents: &Contents, path: &Path) -> Result<(), SimulateError> {
+fn check(contents: &Contents, path: &Path) -> Result<(), Failure> {
     if contents.records() == 0 {
-        return Err(SimulateError::Empty { path: path.to_owned() });
+        return Err(Failure::config(format_args!("{} holds no record", path.display())));
     }
     // The simulated clock counts nanoseconds in 64 bits, and goes on after the last record.
     if contents.last_ms.saturating_sub(contents.first_ms) > MAX_SPAN_MS || contents.last_ms > u64::MAX / 4_000_000 {
-        return Err(SimulateError::TooLong { path: path.to_owned() });
+        let path = path.display();
+        return Err(Failure::config(format_args!("{path} covers more than 10 years: its times are not milliseconds")));
     }
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), SimulateError> {
-    std::fs::write(path, text).map_err(|source| SimulateError::Unwritable { path: path.to_owned(), source })
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let written = std::fs::write(path, text);
+    written.map_err(|error| Failure::usage(format_args!("{} can't be written: {error}", path.display())))
 }
 
 /// Chooses the service: the named one, or else that of the trace. Patterns match the topics of the trace.
-fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Result<Service, ServiceError> {
+fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Result<Service, Failure> {
     let topics: Vec<String> = contents.partitions.iter().map(|partition| partition.topic.clone()).collect();
     let settings = settings.with_matches(&topics);
     let traced = settings.services.iter().any(|service| service.name == contents.service);
@@ -302,8 +266,8 @@ fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Re
     Ok(choose(&settings.services, name)?.clone())
 }
 
-/// Leaves out of the rules of the service that which is simulated otherwise: shadow mode, and the capacity if others are
-/// tried.
+/// Leaves out of the rules of the service that which is simulated otherwise: shadow mode, and the capacity if others
+/// are tried.
 fn leave_out(service: &mut Service, capacities: bool) {
     let rules = service.policy.rules.iter().map(|rule| {
         let mut rule = rule.clone();

@@ -148,9 +148,6 @@ impl<'t> Replay<'t> {
     }
 
     /// Replays the whole trace, and goes on until no record waits.
-    ///
-    /// # Errors
-    /// The trace can't be read, or is damaged.
     pub fn run(mut self, trace: &mut TraceReader) -> Result<Outcome, TraceError> {
         let mut block = Vec::new();
         while trace.next_block(&mut block)? {

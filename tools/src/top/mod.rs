@@ -26,8 +26,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
-use crate::cli::{Exit, Output, OutputArg, fail};
-use crate::endpoint::{OptionFileError, TokenArg, UrlArg, url};
+use crate::cli::{Exit, Failure, Output, OutputArg};
+use crate::endpoint::{TokenArg, UrlArg, url};
 pub(crate) use app::App;
 use fetch::{FetchError, Instance, InstanceAnswer, ServiceStatus, add_rates};
 use instances::InstanceSet;
@@ -61,61 +61,47 @@ pub struct TopArgs {
     output: OutputArg,
 }
 
-/// The instance can't be shown.
-#[derive(Debug, thiserror::Error)]
-enum TopError {
-    #[error(transparent)]
-    File(#[from] OptionFileError),
-    #[error("{url}: {source}")]
-    Fetch { url: String, source: FetchError },
-    #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
-    Terminal(#[from] io::Error),
-}
-
 /// Shows the instance: live on a terminal, otherwise once.
-pub fn run(args: &TopArgs) -> Exit {
-    match show(args) {
-        Ok(()) => Exit::Done,
-        Err(error) => {
-            let exit = match &error {
-                TopError::File(_) => Exit::Config,
-                TopError::Fetch { source: FetchError::Endpoint(error), .. } => error.exit(),
-                TopError::Fetch { source: FetchError::NoService { .. }, .. } => Exit::Usage,
-                TopError::Fetch { source: FetchError::NoClient(_), .. } => Exit::No,
-                TopError::Fetch { .. } => Exit::Unreachable,
-                TopError::Terminal(_) => Exit::Stopped,
-            };
-            fail(exit, &error)
-        }
-    }
-}
-
-fn show(args: &TopArgs) -> Result<(), TopError> {
+pub fn run(args: &TopArgs) -> Result<Exit, Failure> {
     let (url, token) = (&args.instance.url, args.token.read()?);
     let mut instances = InstanceSet(Vec::new());
     for url in [url].into_iter().chain(&args.others) {
         let endpoint = args.instance.endpoint_at(url, token.as_deref())?;
         instances.0.push((url.clone(), Instance::new(endpoint, args.service.clone())));
     }
+    let failed = |error: FetchError| {
+        let exit = match &error {
+            FetchError::Endpoint(error) => error.exit(),
+            FetchError::NoService { .. } => Exit::Usage,
+            FetchError::NoClient(_) => Exit::No,
+            _ => Exit::Unreachable,
+        };
+        Failure::new(exit, format_args!("{url}: {error}"))
+    };
     if let Some(client) = &args.client {
-        let found = instances.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let found = instances.client(client).map_err(failed)?;
         let text = || found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n");
         args.output.show(&json!({ "clients": found }), text);
-        return Ok(());
+        return Ok(Exit::Done);
     }
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
-        let services = once(&instances).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        let services = once(&instances).map_err(failed)?;
         let text = || services.iter().map(plain).collect::<Vec<_>>().join("\n\n");
         args.output.show(&json!({ "services": services }), text);
-        return Ok(());
+        return Ok(Exit::Done);
     }
     // https://no-color.org
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let answers = ask_repeatedly(instances);
-    let mut terminal = ratatui::try_init()?;
-    let ended = live(&mut terminal, App::new(url.clone(), colour), &answers);
-    ratatui::restore();
-    Ok(ended?)
+    let ended = ratatui::try_init().and_then(|mut terminal| {
+        let ended = live(&mut terminal, App::new(url.clone(), colour), &answers);
+        ratatui::restore();
+        ended
+    });
+    ended.map(|()| Exit::Done).map_err(|error| {
+        let advice = "--once prints a plain table";
+        Failure::new(Exit::Stopped, format_args!("the terminal can't be drawn on: {error} ({advice})"))
+    })
 }
 
 fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<InstanceAnswer>) -> io::Result<()> {

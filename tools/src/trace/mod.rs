@@ -1,26 +1,21 @@
 //! `watermaster trace`: reads the source topics of a service once, and records when which client sent how much.
 //!
-//! - `merge`: partitions by time; `sample`: what is kept of a record
-//!
 //! The command reads without a group and commits nothing, so a running Watermaster does not notice it.
 
 mod merge;
-mod sample;
 
 use std::io::BufWriter;
-use std::time::Duration;
 use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
 use watermaster_api::rfc3339;
-use watermaster_kafka::source_log::{LogError, SourceLog};
+use watermaster_kafka::source_log::SourceLog;
 use watermaster_settings::ClientFrom;
 
-use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, OutputArg, fail};
+use crate::cli::{CONNECT_TIMEOUT, ConfigFile, Exit, Failure, OutputArg, configured};
 use crate::moment::moment;
 use crate::signals;
-use crate::sources::{ServiceError, configured};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition};
 use merge::Merge;
 
@@ -49,69 +44,39 @@ pub struct TraceArgs {
     output: OutputArg,
 }
 
-/// The sources can't be read, or the trace can't be written.
-#[derive(Debug, thiserror::Error)]
-enum RecordingError {
-    #[error(transparent)]
-    Service(#[from] ServiceError),
-    #[error("error: --from is not before --to")]
-    NoTime,
-    #[error("error: service {service}: client_from has avro or protobuf: trace does not ask a schema registry")]
-    NeedsSchemas { service: String },
-    #[error("error: service {service}: no topic matches the patterns of its sources")]
-    NoSource { service: String },
-    #[error("error: {0}")]
-    Log(#[from] LogError),
-    #[error("error: {topic}/{partition}: no answer from the brokers for {} s: {why}", .waited.as_secs())]
-    NoProgress { topic: String, partition: i32, waited: Duration, why: String },
-    #[error("error: {} can't be written: {source}", path.display())]
-    Unwritable { path: PathBuf, source: TraceError },
-}
-
-impl RecordingError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Service(error) => error.exit(),
-            Self::NoProgress { .. } => Exit::Unreachable,
-            Self::NoSource { .. } | Self::NeedsSchemas { .. } => Exit::Config,
-            Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
-            Self::Log(_) => Exit::Stopped,
-        }
-    }
-}
-
 /// Records a trace and prints facts about it.
-pub fn run(args: &TraceArgs) -> Exit {
-    match record(args) {
-        Ok(contents) => {
-            let bytes = std::fs::metadata(&args.out).map_or(0, |file| file.len());
-            args.output.show(&as_json(bytes, &contents), || text(&args.out, bytes, &contents));
-            Exit::Done
-        }
-        Err(error) => fail(error.exit(), &error),
-    }
+pub fn run(args: &TraceArgs) -> Result<Exit, Failure> {
+    let contents = record(args)?;
+    let bytes = std::fs::metadata(&args.out).map_or(0, |file| file.len());
+    args.output.show(&as_json(bytes, &contents), || text(&args.out, bytes, &contents));
+    Ok(Exit::Done)
 }
 
-fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
+fn unwritable(path: &Path, error: &TraceError) -> Failure {
+    Failure::usage(format_args!("{} can't be written: {error}", path.display()))
+}
+
+fn record(args: &TraceArgs) -> Result<Contents, Failure> {
     let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let (from, to) = (args.from, args.to);
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
-        return Err(RecordingError::NoTime);
+        return Err(Failure::usage("--from is not before --to"));
     }
+    let wrong = |problem: &str| Failure::config(format_args!("service {}: {problem}", service.name));
     let mut places = service.client_from.iter().chain(&service.group_from);
     if places.any(|place| matches!(place, ClientFrom::Schema(..))) {
-        return Err(RecordingError::NeedsSchemas { service: service.name.clone() });
+        return Err(wrong("client_from has avro or protobuf: trace does not ask a schema registry"));
     }
     if service.sources.is_empty() {
-        return Err(RecordingError::NoSource { service: service.name.clone() });
+        return Err(wrong("no topic matches the patterns of its sources"));
     }
-    let unwritable = |source| RecordingError::Unwritable { path: args.out.clone(), source };
+    let unwritable = |error: TraceError| unwritable(&args.out, &error);
     // A file that can't be written is better found out now than after minutes. A former trace in it stays until the
     // brokers have answered.
     let file = File::options().write(true).create(true).truncate(false).open(&args.out);
     let file = file.map_err(|error| unwritable(error.into()))?;
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-    let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT).map_err(ServiceError::Open)?;
+    let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
     file.set_len(0).map_err(|error| unwritable(error.into()))?;
     let contents = Contents {
         service: service.name.clone(),
@@ -120,7 +85,7 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
         ..Contents::default()
     };
     let writer = TraceWriter::new(BufWriter::new(file), contents).map_err(unwritable)?;
-    let interrupts = signals::listen().map_err(ServiceError::Signals)?;
+    let interrupts = signals::listen()?;
     let written = Merge::new(&log, &service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
     let (_, contents) = written.finish().map_err(unwritable)?;
     Ok(contents)
