@@ -56,7 +56,6 @@ enum Reserved {
 pub struct Claim {
     /// The weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
     pub weight: u64,
-    /// The records that the client wants.
     pub wants: Wants,
     /// The credit that earlier allocations left.
     pub credit: Credit,

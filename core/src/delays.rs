@@ -31,7 +31,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts one value.
     pub fn record(&mut self, value: Duration) {
         // Most records do not wait.
         if value.is_zero() {
@@ -58,7 +57,6 @@ pub struct ClientDelays {
 }
 
 impl ClientDelays {
-    /// Counts one delay.
     pub fn record(&mut self, delay: Duration) {
         let nanos = nanos(delay);
         let micros = nanos / 1_000;
@@ -67,7 +65,6 @@ impl ClientDelays {
         self.longest = self.longest.max(micros);
     }
 
-    /// Adds the delays of another client.
     pub fn merge(&mut self, other: &ClientDelays) {
         self.counts.iter_mut().zip(other.counts).for_each(|(mine, theirs)| *mine += theirs);
         self.sum = self.sum.saturating_add(other.sum);

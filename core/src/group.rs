@@ -61,9 +61,7 @@ const LOOK_FOR_EACH_CLIENT: Duration = Duration::from_micros(20);
 pub struct GroupParams {
     /// The capacity that this instance is configured with. The smallest one among the live members is in force.
     pub capacity: u64,
-    /// The length of a cycle.
     pub cycle: Duration,
-    /// Shape or reject mode.
     pub mode: Mode,
     /// The time for which the announced admissions of this member's states may be made.
     pub ahead_time: Duration,
@@ -161,7 +159,6 @@ fn digest(policy: &Policy) -> u32 {
 /// The times of a member that depend on the size of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupTimes {
-    /// The time between two looks.
     pub look: Duration,
     /// The longest time between two states.
     pub heartbeat: Duration,

@@ -35,7 +35,6 @@ pub struct Ledger {
     pub(crate) pending_rejections: (u64, u64),
     /// Tells which partitions are paused when a bound nears.
     overflow: Overflow,
-    /// The number of paused partitions.
     paused: usize,
     /// Partitions to pause and to resume that were not announced yet.
     pub(crate) readings: VecDeque<Reading>,
@@ -175,7 +174,6 @@ impl Ledger {
         Some(Observed { first_time, catching_up: offset < partition.catch_up_until })
     }
 
-    /// Completes a record.
     #[inline]
     pub fn complete(&mut self, number: u32, offset: i64) {
         let partition = &mut self.partitions[number as usize];
@@ -283,7 +281,6 @@ impl Ledger {
 
     // ## Views
 
-    /// An assigned partition.
     pub fn partition(&self, number: u32) -> Option<PartitionView> {
         self.assigned(number).map(|partition| partition.view(self.map_room.set_bits))
     }
@@ -293,7 +290,6 @@ impl Ledger {
         self.assigned(number).map(|partition| &partition.tracker)
     }
 
-    /// The reason for which a partition is paused.
     pub fn paused(&self, number: u32) -> Option<PauseReason> {
         self.partitions.get(number as usize)?.paused
     }

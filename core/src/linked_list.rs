@@ -3,7 +3,6 @@
 
 use crate::{chunks::Chunks, slot::Slot};
 
-/// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// The neighbours of an entry in one list.
@@ -34,12 +33,10 @@ impl Default for LinkedList {
 }
 
 impl LinkedList {
-    /// The number of entries.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns whether the list has no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

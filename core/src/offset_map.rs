@@ -68,7 +68,6 @@ impl MapBudget {
 pub struct AdmissionSlice {
     /// The end of the slice (exclusive) by wall clock, in milliseconds since the epoch.
     pub end_ms: i64,
-    /// Records admitted in it.
     pub admitted: u64,
 }
 
@@ -87,7 +86,6 @@ pub struct OffsetMap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the offset map takes {needed_bits} bits, of which {budget_bits} fit in the commit metadata")]
 pub struct TooLarge {
-    /// The size of the map.
     pub needed_bits: u64,
     /// The size of its budget, [`MapBudget::payload_bits`].
     pub budget_bits: u64,
@@ -107,7 +105,6 @@ pub enum DecodeError {
     /// The partition was [handed over](hand_over), with this map.
     #[error("the partition was handed over to the service's own consumers")]
     HandedOver(OffsetMap),
-    /// A map that cannot be read.
     #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
     Unreadable(Unreadable),
 }
@@ -115,7 +112,6 @@ pub enum DecodeError {
 /// The reason for which a map cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// Written by another version of this program.
     #[error("it has version {found}, this program reads version {VERSION}")]
     Version { found: char },
     /// The checksum differs, and the contents are malformed.

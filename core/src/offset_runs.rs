@@ -12,7 +12,6 @@ pub const MAX_SPAN: u64 = 1 << 24;
 pub struct OffsetRuns(Vec<Range<i64>>);
 
 impl OffsetRuns {
-    /// An empty set.
     pub const fn new() -> OffsetRuns {
         OffsetRuns(Vec::new())
     }
@@ -26,17 +25,14 @@ impl OffsetRuns {
         }
     }
 
-    /// The runs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<i64>> + '_ {
         self.0.iter().cloned()
     }
 
-    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether `offset` is in the set.
     pub fn contains(&self, offset: i64) -> bool {
         let next = self.0.partition_point(|run| run.end <= offset);
         self.0.get(next).is_some_and(|run| run.contains(&offset))

@@ -12,7 +12,6 @@ pub struct ClientPattern {
 }
 
 impl fmt::Display for ClientPattern {
-    /// Writes the text of the pattern.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let literal: Vec<String> = self.parts.iter().map(|part| part.replace('*', "\\*")).collect();
         f.write_str(&literal.join("*"))
@@ -38,7 +37,6 @@ impl ClientPattern {
         ClientPattern { parts: vec![id.to_owned()] }
     }
 
-    /// Returns whether the pattern stands for this id.
     pub fn matches(&self, client: &str) -> bool {
         let [first, middle @ .., last] = &self.parts[..] else { return self.parts[0] == client };
         let Some(rest) = client.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {

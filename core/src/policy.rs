@@ -21,11 +21,9 @@ use crate::units::{Ratio, Weight, lengthened};
 pub struct Policy {
     /// Records that the service can take in one cycle, 1 to [`MAX_CAPACITY`](crate::units::MAX_CAPACITY).
     pub capacity: u64,
-    /// The length of a cycle.
     pub cycle: Duration,
     /// The part of its default share that a client never lends.
     pub reservation: Ratio,
-    /// The rule by which lent capacity is shared out.
     pub lending: Lending,
     /// The capacity is that of this instance, or of all instances of the group together.
     pub scope: Scope,
@@ -67,7 +65,6 @@ pub struct Policy {
     pub queue_bytes: u64,
     /// The longest that a record may wait; `None` for as long as it takes.
     pub max_delay: Option<Duration>,
-    /// The treatment of records when a backlog bound is reached.
     pub overflow: Overflow,
     /// The part of the capacity that may go out at once.
     pub burst: Ratio,
@@ -161,7 +158,6 @@ impl Policy {
         if self.group_named(group).is_some() { Cow::Owned(format!("{group}/{client}")) } else { Cow::Borrowed(group) }
     }
 
-    /// The index of the group with this name.
     pub fn group_named(&self, name: &str) -> Option<usize> {
         let (configured, made) = self.groups.split_at(self.groups.len() - self.made_groups);
         let made = || made.binary_search_by(|known| known.name.as_str().cmp(name)).ok();

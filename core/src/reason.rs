@@ -115,34 +115,28 @@ pub struct Quota {
 pub struct ReasonCounts([u64; Reason::NAMES.len()]);
 
 impl ReasonCounts {
-    /// Counts one more rejection.
     pub fn add(&mut self, reason: Reason) {
         self.0[reason as usize] += 1;
     }
 
-    /// Takes one rejection back.
     pub fn remove(&mut self, reason: Reason) {
         self.0[reason as usize] = self.0[reason as usize].saturating_sub(1);
     }
 
-    /// The number of rejections for this reason.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// The number of rejections for any reason.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Adds another set of counts.
     pub fn merge(&mut self, other: &ReasonCounts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
-    /// Iterates over the reasons and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.iter().copied().map(|reason| (reason, self.get(reason)))
     }

@@ -69,7 +69,6 @@ pub struct Throttle {
     /// The room for open records, which shadow mode does not apply.
     open_room: Option<OpenRoom>,
     totals: Totals,
-    /// The grounds of the last rejection.
     grounds: Grounds,
     /// The latest moment that any call named; an earlier one counts as this.
     latest: Time,

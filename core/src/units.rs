@@ -78,7 +78,6 @@ impl Weight {
         if thousandths >= 1 && thousandths <= 1_000_000_000 { Some(Weight(thousandths)) } else { None }
     }
 
-    /// The weight in thousandths.
     pub const fn thousandths(self) -> u64 {
         self.0
     }
@@ -89,7 +88,6 @@ impl Weight {
 pub struct Ratio(u32);
 
 impl Ratio {
-    /// Nothing.
     pub const ZERO: Ratio = Ratio(0);
     /// All of it.
     pub const ONE: Ratio = Ratio(1_000_000);
@@ -99,7 +97,6 @@ impl Ratio {
         if millionths <= Self::ONE.0 { Some(Ratio(millionths)) } else { None }
     }
 
-    /// The ratio in millionths.
     pub const fn millionths(self) -> u32 {
         self.0
     }

@@ -9,7 +9,6 @@ const ONE: f64 = 18_446_744_073_709_551_616.0;
 pub struct Fixed(u128);
 
 impl Fixed {
-    /// No records.
     pub const ZERO: Fixed = Fixed(0);
 
     /// A number from units of 2⁻⁶⁴ records.
@@ -59,7 +58,6 @@ impl fmt::Debug for Fixed {
 pub struct Credit(i128);
 
 impl Credit {
-    /// No credit.
     pub const ZERO: Credit = Credit(0);
 
     /// The most that is owed either way, 2⁶² records: far beyond what allocations lead to, and with room above it.

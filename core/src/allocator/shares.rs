@@ -24,7 +24,6 @@ pub(super) struct DefaultShares<P> {
 /// The position of a client before anything is lent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing<P> {
-    /// The default share.
     pub(super) default: P,
     /// The part that the client keeps in any case: the larger of its wants and its reservation.
     pub(super) floor: P,

@@ -12,7 +12,6 @@ use super::round::Output;
 /// An offset to commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// The partition's number.
     pub partition: u32,
     /// The first offset that is not completed.
     pub offset: i64,
@@ -182,14 +181,11 @@ pub trait Kafka<P> {
 
     /// Gets the producer an epoch, which fences earlier producers of the same id and aborts their transactions.
     fn init(&mut self) -> Result<(), TransactionError>;
-    /// Begins a transaction.
     fn begin(&mut self) -> Result<(), TransactionError>;
     /// Adds the offsets to the transaction. Returns false while the answer is awaited: then only the same call may
     /// follow, until it is answered or the producer is replaced.
     fn send_offsets(&mut self, offsets: &Self::Offsets) -> Result<bool, TransactionError>;
-    /// Commits the transaction.
     fn commit(&mut self) -> Result<(), TransactionError>;
-    /// Aborts the transaction.
     fn abort(&mut self) -> Result<(), TransactionError>;
     /// Reads what the group has committed, after pending transactions have ended.
     fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, ClientError>;

@@ -225,7 +225,6 @@ impl<O> Machine<O> {
         }
     }
 
-    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         mem::take(&mut self.events)
     }

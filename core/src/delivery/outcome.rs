@@ -9,7 +9,6 @@ use crate::offset_map::TooLarge;
 /// The owner's task after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Make the next step.
     Again,
     /// Wait for a moment, then make the next step: a call that failed at once would fail at once again.
     Backoff,
@@ -116,7 +115,6 @@ pub enum Event {
     Divided { outputs: usize, next: usize },
     /// The commit waits until the group is stable.
     GroupMoved(ClientError),
-    /// The commit is repeated.
     CommitRetried(ClientError),
     /// Outputs that may have arrived are sent again.
     SentAgain { records: usize, error: ClientError },

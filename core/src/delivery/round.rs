@@ -32,11 +32,9 @@ pub struct Output<P> {
 /// The part of a record that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The whole record.
     Whole,
     /// A stub: the key and the headers of the rejection, which name the original.
     Stub,
-    /// A stub without the key.
     KeylessStub,
 }
 
@@ -175,7 +173,6 @@ impl<P> Round<P> {
         mem::take(&mut self.stubs)
     }
 
-    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.outputs.len()
     }

@@ -43,7 +43,6 @@ impl Charged {
         taken
     }
 
-    /// The sum of the numbers.
     pub fn sum(&self) -> u64 {
         self.sum
     }

@@ -50,7 +50,6 @@ pub enum OpenedSeat {
     Own,
     /// The seat of a member that stopped.
     Other,
-    /// The bank.
     Bank,
 }
 
@@ -224,12 +223,10 @@ impl Driver {
         self.member.leave();
     }
 
-    /// The member.
     pub fn member(&self) -> &Member {
         &self.member
     }
 
-    /// Counts since the process started.
     pub fn counts(&self) -> &DriverCounts {
         &self.counts
     }

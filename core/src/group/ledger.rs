@@ -18,9 +18,7 @@ const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
 /// The last state of a seat.
 #[derive(Debug, Clone)]
 pub struct LastState {
-    /// The state.
     pub state: State,
-    /// The time at which it was read.
     pub read: Time,
     /// The time since then in which states of this reader were committed: an outage is no seat's silence.
     pub silence: Duration,
@@ -38,7 +36,6 @@ struct Told {
 #[derive(Debug, Clone, Default)]
 pub struct SeatLedger {
     seats: BTreeMap<Arc<str>, LastState>,
-    /// The issue of the bank.
     issue: Option<u64>,
     pub(super) clients: ClientTable,
     told: BTreeMap<Arc<str>, Told>,
@@ -90,7 +87,6 @@ impl SeatLedger {
         Some(seat.state.issue) == self.issue
     }
 
-    /// The last state of a seat.
     pub fn seat(&self, name: &str) -> Option<&LastState> {
         self.seats.get(name).filter(|seat| self.is_valid(seat))
     }
@@ -159,12 +155,10 @@ impl SeatLedger {
         self.open_moves().filter(|(_, _, one)| *one.to == *to).map(|(_, _, one)| one.hold).fold(0, u64::saturating_add)
     }
 
-    /// Notes an end of the log.
     pub(super) fn note_end(&mut self, end: u64) {
         (self.position, self.is_at_end) = (self.position.max(end), true);
     }
 
-    /// Everything below this offset was read.
     pub(super) fn position(&self) -> u64 {
         self.position
     }

@@ -94,7 +94,6 @@ impl ClientTable {
         self.numbers.get(name).map(|&number| number as usize)
     }
 
-    /// Takes over all loads of a member.
     pub(crate) fn update(&mut self, known: &mut MemberLoads, loads: &[(Arc<str>, Load)]) {
         let mut new = Vec::with_capacity(loads.len());
         let named = loads.iter().filter(|(_, load)| *load != Load::default());

@@ -66,7 +66,6 @@ pub enum MemberState {
     Left,
 }
 
-/// The opening of the own seat.
 #[derive(Debug, Default)]
 struct OwnOpening {
     /// 0 while none is under way.
@@ -101,7 +100,6 @@ struct Announcement {
     seen: BTreeMap<Arc<str>, u64>,
 }
 
-/// The openings of seats.
 #[derive(Debug, Default)]
 struct Openings {
     /// The number of openings so far.
@@ -137,7 +135,6 @@ struct Departure {
     is_replaced: bool,
 }
 
-/// A member.
 #[derive(Debug)]
 pub struct Member {
     params: GroupParams,
@@ -358,7 +355,6 @@ impl Member {
         }
     }
 
-    /// The state of the member.
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
         let is_used = self.announcements().any(|state| total >= state.until_total);
         match self.last_announced() {
@@ -414,17 +410,14 @@ impl Member {
         &self.ledger
     }
 
-    /// The rules of the group.
     pub fn params(&self) -> &GroupParams {
         &self.params
     }
 
-    /// The name of the own seat.
     pub fn seat(&self) -> &Arc<str> {
         &self.seat
     }
 
-    /// The hold.
     pub fn hold(&self) -> u64 {
         self.holding.hold()
     }
@@ -465,7 +458,6 @@ impl Member {
         self.split.count
     }
 
-    /// The time of the next look.
     pub fn next_look(&self) -> Time {
         self.next_look
     }

@@ -18,7 +18,6 @@ pub enum StateKind {
     Left,
     /// Another member wrote it, and moved everything to itself.
     Claimed,
-    /// The state of the bank.
     Bank,
 }
 
@@ -28,7 +27,6 @@ pub struct Slice {
     /// The age of the youngest of them when the state was made, in milliseconds, rounded down. They count for a cycle
     /// from then on. A negative age lies in the future: they count for a cycle and that time.
     pub age_ms: i64,
-    /// The number of admissions.
     pub count: u64,
 }
 
@@ -48,7 +46,6 @@ pub struct Move {
 /// A state of a seat. The last committed one is the truth about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The seat.
     pub seat: Arc<str>,
     /// The random number that the bank got when the log began. States of another issue count as none.
     pub issue: u64,
@@ -72,12 +69,10 @@ pub struct State {
     pub next: u64,
     /// The last applied move of each giver.
     pub seen: BTreeMap<Arc<str>, u64>,
-    /// The configuration of the author.
     pub terms: Terms,
 }
 
 impl State {
-    /// The records in the window when the state was made.
     pub fn used(&self) -> u64 {
         self.slices.iter().map(|slice| slice.count).fold(0, u64::saturating_add)
     }
@@ -139,9 +134,7 @@ pub struct Progress {
 /// The loads of a member's clients. They decide targets only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeatLoads {
-    /// The seat of the member.
     pub seat: Arc<str>,
-    /// All its loads.
     pub loads: Loads,
     /// Admissions, for the instance that searches for the capacity.
     pub progress: Option<Progress>,
@@ -152,9 +145,7 @@ pub struct SeatLoads {
 /// A record of the control log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SeatRecord {
-    /// A seat's state.
     State(State),
-    /// A member's loads.
     Loads(SeatLoads),
     /// The removal of a seat that is gone, from the log.
     Tombstone(Arc<str>),

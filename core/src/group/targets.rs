@@ -38,7 +38,6 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The weights and rules of a policy.
     pub fn new(policy: &Policy) -> Shares {
         let names = || policy.clients.iter().map(|client| client.name.as_str());
         Shares {

@@ -7,19 +7,16 @@ use std::sync::Arc;
 
 use super::state::{Load, SeatLoads, SeatRecord};
 
-/// The version of the format.
 pub const VERSION: u8 = 1;
 
 /// A record that can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The key has another form.
     #[error("the key is not s/<seat> or l/<seat>")]
     Key,
     /// The record is a post of version 0.2, or a bound.
     #[error("version 0.2 wrote this record: name another topic in control_topic")]
     FormerVersion,
-    /// The record was written by another version of the program.
     #[error("format {found} is not known here (this program reads format {VERSION}); all instances need one version")]
     Version { found: u8 },
     /// The value is damaged, or is about another seat than the key.

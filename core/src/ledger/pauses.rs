@@ -5,7 +5,6 @@ use strum::{IntoStaticStr, VariantNames};
 use super::{Ledger, wall_ms};
 use crate::{policy::Overflow, units::Time};
 
-/// The reason for which a partition is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum PauseReason {
@@ -114,7 +113,6 @@ impl Ledger {
         TopicWait { age_ms, unowned_ms: unowned_ms.min(age_ms) }
     }
 
-    /// Pauses all assigned partitions.
     pub fn pause_all(&mut self, reason: PauseReason) {
         (0..self.partitions.len() as u32).for_each(|number| self.pause(number, reason));
     }

@@ -6,7 +6,6 @@ use crate::offset_runs::NUMBER_WIDTH_BITS;
 #[derive(Debug, Default)]
 pub(super) struct BitWriter {
     words: Vec<u64>,
-    /// The number of bits written.
     pub bits: u64,
 }
 
@@ -61,7 +60,6 @@ impl BitWriter {
     }
 }
 
-/// The bits could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -73,7 +71,6 @@ pub(super) struct BitReader<'a> {
 }
 
 impl BitReader<'_> {
-    /// The number of bits left.
     pub fn left(&self) -> u64 {
         self.written.bits - self.position
     }

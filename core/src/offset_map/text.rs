@@ -9,7 +9,6 @@ use super::{MapBudget, bits::BitWriter};
 pub(super) struct Alphabet {
     /// The character after the version that tells the alphabet.
     pub mark: char,
-    /// Bits in each symbol.
     pub symbol_bits: u32,
     /// The characters of the symbols, ascending by symbol: ranges of a first code point and a length.
     ranges: &'static [(u16, u16)],
@@ -38,7 +37,6 @@ impl Alphabet {
         }
     }
 
-    /// The alphabet with this mark.
     pub fn marked(mark: u8) -> Option<&'static Alphabet> {
         [&WIDE, &NARROW].into_iter().find(|alphabet| alphabet.mark == char::from(mark))
     }

@@ -24,7 +24,6 @@ impl TopicTag {
         TopicTag { cluster: kind(cluster_id), topic: kind(topic_id) }
     }
 
-    /// Returns whether both topics are in one cluster.
     pub fn is_in_cluster_of(self, other: TopicTag) -> bool {
         self.cluster == other.cluster
     }

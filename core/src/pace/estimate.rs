@@ -34,7 +34,6 @@ enum FirstClimb {
     Over,
 }
 
-/// The estimate.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// In thousandths of a record per cycle; 0 while it is unknown.
@@ -59,12 +58,10 @@ pub(super) struct Estimate {
 /// The inputs of a check.
 pub(super) struct Check {
     pub(super) now: Time,
-    /// The sum of the committed offsets.
     pub(super) committed: i64,
     /// The lateness, and the one that is tolerated.
     pub(super) late: u64,
     pub(super) target: u64,
-    /// The finished rate.
     pub(super) rate: Option<u64>,
     pub(super) records_wait: bool,
 }

@@ -61,13 +61,11 @@ pub(super) struct FinishedRates {
 }
 
 impl FinishedRates {
-    /// Nothing is known but the units.
     pub(super) fn new(cycle: Duration, markers: u64) -> FinishedRates {
         let (recent, steady) = Default::default();
         FinishedRates { recent, steady, units: Units { cycle, markers }, last: None }
     }
 
-    /// Forgets the commits.
     pub(super) fn clear(&mut self) {
         self.recent.polls.clear();
         self.steady.polls.clear();

@@ -21,7 +21,6 @@ pub enum Control {
     Apply,
 }
 
-/// A cause of a change of the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum ChangeCause {
@@ -38,7 +37,6 @@ pub enum ChangeCause {
 /// The settings of a [`Pace`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PaceParams {
-    /// The use that is made of the estimate.
     pub control: Control,
     /// The estimate at the start, in records per cycle. After `signal_timeout` without offsets the estimate is no
     /// higher.
@@ -47,7 +45,6 @@ pub struct PaceParams {
     pub floor: u64,
     /// The limit is never higher, in records per cycle.
     pub ceiling: u64,
-    /// The length of a cycle.
     pub cycle: Duration,
     /// The lateness that is tolerated.
     pub max_behind: Duration,
@@ -74,10 +71,8 @@ impl PaceParams {
 /// The offsets of one partition of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offsets {
-    /// The number of the partition.
     pub partition: i32,
     /// The end of its stable records.
     pub end: i64,
-    /// The offset that the group committed.
     pub committed: i64,
 }

@@ -8,7 +8,6 @@ use super::partition::TargetPartition;
 use super::{ChangeCause, Control, MILLI, Pace};
 use crate::units::{Ratio, Time};
 
-/// The state of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum PaceState {
@@ -67,7 +66,6 @@ pub struct PaceView {
 }
 
 impl Pace {
-    /// The state at this moment.
     pub fn view(&self, now: Time) -> PaceView {
         let estimate = self.estimate.milli;
         let rounded = |milli: u64| (milli + MILLI / 2) / MILLI;

@@ -51,7 +51,6 @@ pub type WriteTicket = u64;
 pub enum Precondition {
     /// Any version, or none.
     Any,
-    /// No rule has the name.
     Absent,
     /// Any version.
     Present,
@@ -73,9 +72,7 @@ impl Precondition {
 /// A change that is asked for.
 #[derive(Debug, Clone)]
 pub struct WriteRequest {
-    /// The name of the rule.
     pub name: Arc<str>,
-    /// The versions that it may replace.
     pub precondition: Precondition,
     /// The rule in JSON; nothing to delete it.
     pub rule: Option<Box<str>>,
@@ -91,7 +88,6 @@ pub enum WriteRefusal {
     /// The reader does not know the end of the log now. It will again.
     #[error("the rules are being read")]
     Reading,
-    /// Records of the log are gone.
     #[error("the log of the rules has lost records")]
     Lost,
     /// The change does not replace the version in force.
@@ -100,13 +96,10 @@ pub enum WriteRefusal {
         None => "no rule has this name".to_owned(),
     })]
     Changed { in_force: Option<RuleVersion> },
-    /// There is no rule to delete.
     #[error("no rule has this name")]
     Missing,
-    /// Other changes of this instance are on their way.
     #[error("{MAX_CHANGES} changes of this instance are on their way, the most that are allowed")]
     Busy,
-    /// There is no room for the rule.
     #[error(
         "at most {MAX_RULES} rules with {MAX_RULES_BYTES} bytes are allowed; there are {} with {}",
         .0.rules, .0.bytes
@@ -133,7 +126,6 @@ pub enum WriteOutcome {
 /// A reason to read the log from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeginCause {
-    /// The reader is new.
     New,
     /// An offset was not the next one: compaction has removed records that this reader had to see.
     Gap,
@@ -245,7 +237,6 @@ impl RulesLog {
         matches!(self.phase, LogPhase::Live)
     }
 
-    /// Returns whether records of the log are gone.
     pub fn is_lost(&self) -> bool {
         matches!(self.phase, LogPhase::Lost)
     }

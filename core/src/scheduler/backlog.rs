@@ -98,12 +98,10 @@ impl Backlog {
         self.in_list(&self.first)
     }
 
-    /// The number of delayed records.
     pub(crate) fn len(&self) -> u64 {
         self.arrivals.len() + self.first.len() + self.others.iter().map(|(_, list)| list.len()).sum::<u64>()
     }
 
-    /// The oldest delayed record.
     #[inline]
     pub(crate) fn oldest(&self) -> Option<Slot> {
         let others = self.others.iter().filter_map(|(_, list)| list.head());

@@ -41,7 +41,6 @@ impl Counts {
         }
     }
 
-    /// Adds another set of counts.
     pub fn merge(&mut self, other: &Counts) {
         self.admitted += other.admitted;
         self.delayed += other.delayed;

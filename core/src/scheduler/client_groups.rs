@@ -187,7 +187,6 @@ impl ClientGroups {
         (0..self.list.len()).for_each(|index| self.find_unlisted_share(index, capacity, total));
     }
 
-    /// The claims of all groups.
     pub(super) fn claims(&self) -> impl Iterator<Item = GroupClaim> + '_ {
         self.list.iter().map(|group| GroupClaim { weight: self.weight(group), credit: group.credit })
     }
@@ -270,7 +269,6 @@ impl ClientGroups {
         limits.is_some_and(|limits| limits.held)
     }
 
-    /// The limits of a group.
     #[inline]
     pub(super) fn limits(&mut self, group: Option<usize>) -> Option<&mut Limits> {
         self.list[group?].limits.as_deref_mut()

@@ -164,7 +164,6 @@ impl FairQueue {
         group.map_or(&self.main, |group| &self.groups[usize::from(group)].members)
     }
 
-    /// Sets the weight of a client.
     #[inline]
     pub(super) fn set_weight(&mut self, client: u32, queue: &mut ClientQueue, weight: Fixed) {
         if queue.flow.set_weight(weight, self.of(queue.group).virtual_time) {

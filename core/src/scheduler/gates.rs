@@ -26,7 +26,6 @@ pub(crate) struct Gates {
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
-    /// All admissions so far.
     pub(crate) admitted: u64,
     /// Nothing is admitted once there are as many admissions: the lower one of the part's and the next.
     admitted_limit: u64,
@@ -66,7 +65,6 @@ pub struct GroupPart {
 }
 
 impl GroupPart {
-    /// Nothing.
     pub const NONE: GroupPart =
         GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, growth: Growth::NONE, rejects: false };
 
@@ -134,7 +132,6 @@ impl Gates {
         self.paced_until = Time::ZERO;
     }
 
-    /// Replaces the window.
     pub(crate) fn set_window(&mut self, policy: &Policy, window: SlidingCount) {
         self.window = window;
         self.window.keep_times(exact_records(policy));

@@ -10,7 +10,6 @@ use crate::units::{Ratio, Time};
 /// Limits, and a hold: a limit under which no record has room.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Nothing is admitted.
     pub held: bool,
     /// The limits in force. In a group of instances, the buckets have this instance's part of them.
     whole: Vec<Limit>,

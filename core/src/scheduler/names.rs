@@ -80,7 +80,6 @@ fn length_of(name: &str) -> u8 {
 impl NameEntry {
     /// Makes two entries fill a cache line.
     const START: usize = 27;
-    /// The bytes of a hash.
     const HASH: usize = size_of::<u64>();
 
     fn new(name: &str, hash: u64, index: u32) -> NameEntry {

@@ -88,7 +88,6 @@ impl Registry {
         }
     }
 
-    /// Returns whether no client is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -98,7 +97,6 @@ impl Registry {
         self.names.len()
     }
 
-    /// The index of the client with this name.
     #[inline]
     pub fn find(&self, name: &str) -> Option<u32> {
         self.names.find(name, |index| *self.get(index).name == *name)
@@ -139,7 +137,6 @@ impl Registry {
         (0u32..).zip(&mut self.slots).filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
     }
 
-    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.slots.len().div_ceil(PAGE)
     }
@@ -324,7 +321,6 @@ impl Registry {
         &self.groups.list
     }
 
-    /// The group of a client.
     pub fn group_of(&self, client: &Client) -> Option<&ClientGroup> {
         client.group.map(|group| &self.groups.list[usize::from(group)])
     }

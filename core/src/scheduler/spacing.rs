@@ -44,7 +44,6 @@ struct CurvePoint {
 /// Finds the pace.
 #[derive(Debug)]
 pub(super) struct Spacing {
-    /// The length of the window.
     length: u64,
     /// The part of the full pace that a burst must leave, in millionths.
     kept: u32,
@@ -63,7 +62,6 @@ impl Spacing {
         spacing
     }
 
-    /// Changes to another policy.
     pub fn change(&mut self, policy: &Policy) {
         self.length = nanos(policy.window_length());
         self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);

@@ -11,17 +11,14 @@ use crate::scheduler::{Cause, Client, Registry};
 use crate::units::Time;
 
 impl Throttle {
-    /// The policy in force.
     pub fn policy(&self) -> &Policy {
         &self.scheduler.policy
     }
 
-    /// The known clients.
     pub fn clients(&self) -> &Registry {
         &self.scheduler.clients
     }
 
-    /// A client by name.
     pub fn client(&self, name: &str) -> Option<&Client> {
         self.clients().find(name).and_then(|client| self.clients().lookup(client))
     }
@@ -31,7 +28,6 @@ impl Throttle {
         &self.ledger
     }
 
-    /// The sums since the start.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }

@@ -13,7 +13,6 @@ pub(super) struct CompletedBits {
     first_word: i64,
     /// One past the highest offset; of no meaning when there is none.
     end: i64,
-    /// The number of offsets.
     pub count: u64,
     /// The number of runs that the offsets form.
     pub runs: u64,
@@ -25,7 +24,6 @@ impl CompletedBits {
         (self.count > 0).then_some(self.end)
     }
 
-    /// Returns whether `offset` is in the set.
     pub fn contains(&self, offset: i64) -> bool {
         self.word(offset >> 6) >> (offset & 63) & 1 == 1
     }

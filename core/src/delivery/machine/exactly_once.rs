@@ -182,7 +182,6 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
         self.machine.events.push(Event::AttemptEnded { outcome, error });
     }
 
-    /// Aborts the transaction.
     pub(super) fn give_up(&mut self, error: DeliveryError, then: Then<K::Offsets>) -> Result<Step, FatalError> {
         self.end_attempt(AttemptOutcome::Aborted, error);
         self.go_on(State::Aborting { since: self.now, then })

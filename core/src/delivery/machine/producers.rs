@@ -113,7 +113,6 @@ impl<O> Machine<O> {
         }
     }
 
-    /// Returns the age of the last transaction.
     pub(super) fn age(&self, now: Time) -> Duration {
         self.began.map_or(Duration::ZERO, |began| now.since(began))
     }

@@ -29,9 +29,7 @@ pub(super) struct Holding {
     out: Vec<Gift>,
     /// The last move of each giver that was applied.
     seen: BTreeMap<Arc<str>, u64>,
-    /// The number of the last state.
     seq: u64,
-    /// The number of the next move.
     next: u64,
     /// The part of the hold that was given away or burned since the last state.
     gone: u64,
@@ -80,7 +78,6 @@ impl Holding {
         &self.later
     }
 
-    /// The number of open moves.
     pub(super) fn open_moves(&self) -> usize {
         self.out.len()
     }

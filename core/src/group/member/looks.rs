@@ -379,7 +379,6 @@ impl Member {
         self.next_look = Time::ZERO;
     }
 
-    /// Returns whether the member has left.
     pub fn has_left(&self) -> bool {
         self.exit.left
     }

@@ -66,7 +66,6 @@ pub struct RuleChange {
     pub n: u64,
     /// The last offset at which the change can come in force.
     pub until: u64,
-    /// The change deletes the rule.
     pub deleted: bool,
     /// The author.
     pub by: Box<str>,
@@ -79,9 +78,7 @@ pub struct RuleChange {
 /// A record of the rules log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RuleRecord<'k> {
-    /// The name of the rule.
     pub name: &'k str,
-    /// The attempt.
     pub id: ChangeId,
     /// The change; nothing for its tombstone.
     pub change: Option<RuleChange>,
@@ -90,7 +87,6 @@ pub struct RuleRecord<'k> {
 /// A record that is none of the rules log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableRule {
-    /// The key has another form.
     #[error(
         "the key is not r/<name>/<id>, with a name of 1 to {MAX_NAME_BYTES} characters a-z 0-9 . _ - and an id of 16 \
          hexadecimal digits"
@@ -99,7 +95,6 @@ pub enum UnreadableRule {
     /// The rule has too many bytes. If the value is already too large, they are its bytes.
     #[error("the rule has {bytes} bytes; at most {MAX_RULE_BYTES} are allowed")]
     Size { bytes: usize },
-    /// The version is not within its bounds.
     #[error("the version is {n}; it must be from 1 to {MAX_N}")]
     Version { n: u64 },
     /// The value is no envelope; the reason is in the parser's words.
@@ -122,7 +117,6 @@ struct Envelope<'a> {
     rule: Option<&'a RawValue>,
 }
 
-/// Returns whether a rule can have this name.
 pub fn is_name(name: &str) -> bool {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_allowed)

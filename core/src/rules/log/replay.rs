@@ -34,15 +34,12 @@ impl Cleaning {
 /// The change that is in force under a name, or a grave that ended.
 #[derive(Debug, Clone)]
 pub struct InForce {
-    /// The version that the change made.
     pub version: RuleVersion,
-    /// The change.
     pub change: RuleChange,
     cleaning: Cleaning,
 }
 
 impl InForce {
-    /// The offset of the change.
     pub fn offset(&self) -> u64 {
         self.cleaning.offset
     }
