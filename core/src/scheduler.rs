@@ -12,9 +12,9 @@
 //! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: its bucket
 //! - `limits`: the limits of a client or a group of clients
 //! - `cycles`: cycles and allocations. `falling_part`: a client's part of its grant after records went elsewhere
-//! - `bounds`: the choice of the record to evict if the backlogs are too large
+//! - `bounds`: the choice of the record to evict if the backlogs are too large, by a heap for very many clients
 //! - `forecast`: the grants that another policy would give
-//! - `names`, `pages`, `excess`: only for more than some 1 000 clients
+//! - `names`: only for more than some 1 000 clients
 
 mod backlog;
 mod bounds;
@@ -23,7 +23,6 @@ mod client;
 mod client_groups;
 mod cycles;
 mod decision;
-mod excess;
 mod expiry;
 mod fair;
 mod falling_part;
@@ -34,10 +33,8 @@ mod lent_room;
 mod limits;
 mod mean_limit;
 mod names;
-mod pages;
 mod registry;
 mod spacing;
-mod unlisted;
 
 use std::time::Duration;
 
@@ -45,11 +42,10 @@ use crate::allocator::{ClientGroupPart, Credit, FairWeights, Grant, Part};
 use crate::ledger::TopicWait;
 use crate::policy::{Mode, Policy, Scope};
 use crate::slot::Slot;
-use crate::units::Time;
+use crate::units::{Time, nanos};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
-pub(crate) use bounds::Eviction;
-use bounds::{Backlogs, Bounds};
+use bounds::Bounds;
 pub use bucket::LeakyBucket;
 pub use client::{Client, Counts, Used};
 pub use client_groups::ClientGroup;
@@ -61,8 +57,7 @@ pub use forecast::grants;
 use gates::Gates;
 pub use gates::{GroupPart, Growth, OpenRoom};
 pub use limits::Limits;
-pub use pages::{Forgotten, PAGE};
-pub use registry::Registry;
+pub use registry::{Forgotten, PAGE, Registry};
 pub(crate) use spacing::least_limit;
 
 /// The clients of a service and their delayed records.
@@ -131,7 +126,7 @@ impl Scheduler {
         }
         self.clients.take_policy(&self.policy, now, Some(self.cycles.number));
         if old.cycle != self.policy.cycle {
-            self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
+            self.begin_cycle(now, old.cycle);
         }
         self.gates.change(now, &old, &self.policy);
         if (old.mode, self.policy.mode) == (Mode::Reject, Mode::Shape) {
@@ -153,49 +148,25 @@ impl Scheduler {
         self.allocate_anew(Cause::Rules);
     }
 
-    /// Allocates by another policy, and puts each client in the queue that it belongs to now. In a group of instances,
-    /// the next parts come later.
+    /// Allocates by another policy, and puts each client in the queue that it belongs to now, with virtual times on the
+    /// scale of its new weight: those of a time when all weights were smaller would starve the clients that were served
+    /// then. Clients that are blocked for their own limit may try again. In a group of instances, the next parts come
+    /// later.
     fn allocate_anew(&mut self, cause: Cause) {
         self.allocate(cause);
         if self.policy.scope == Scope::Group {
             self.clients.grant_defaults(self.policy.capacity, &mut self.backlog.fair);
         }
-        self.clients.requeue_all(&mut self.backlog);
+        let Scheduler { clients, backlog, .. } = self;
+        backlog.fair.extend(clients.groups().len());
+        backlog.fair.clear();
+        backlog.blocked.clear();
+        for (index, client) in clients.iter_mut_indexed() {
+            backlog.fair.change_group(&mut client.queue, client.group);
+            client.queue.blocked = None;
+            backlog.fair.enter(index, &client.queue);
+        }
         self.find_expiring();
-    }
-
-    /// Determines the records that exceed the bounds of a new policy.
-    pub fn find_surplus(&mut self, now: Time) {
-        let (backlogs, bounds) = self.backlogs();
-        bounds.find_surplus(now, backlogs);
-    }
-
-    // ## Cycles
-
-    #[inline]
-    pub fn advance_cycle(&mut self, now: Time) {
-        if now >= self.cycles.end {
-            self.end_cycles(now);
-        }
-    }
-
-    #[cold]
-    fn end_cycles(&mut self, now: Time) {
-        self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog.fair);
-        let clients = &self.clients;
-        self.backlog.forget_blocked(clients.len(), |client| clients.lookup(client).and_then(|one| one.queue.blocked));
-        self.bounds.excess.discard();
-    }
-
-    pub fn allocate_if_due(&mut self, now: Time) {
-        if let Some(cause) = self.cycles.take_request(now) {
-            self.allocate(cause);
-        }
-    }
-
-    fn allocate(&mut self, cause: Cause) {
-        self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog.fair, cause);
-        self.bounds.excess.discard();
     }
 
     /// Changes the capacity only: no record is evicted, no client is blocked or not, and the tags stay.
@@ -219,7 +190,7 @@ impl Scheduler {
             Some(Part { weight, records, default_share, .. }) => {
                 Grant { records, exact: weight.max(default_share), default_share, credit: Credit::default() }
             }
-            None => self.clients.default_grant(self.policy.capacity, client),
+            None => self.clients.groups.default_grant(self.policy.capacity, client),
         };
         let clients = self.clients.iter().map(|(_, client)| client);
         let grants: Vec<Grant> = clients.zip(&parts).map(grant).collect();
@@ -240,23 +211,15 @@ impl Scheduler {
                 self.backlog.wake_earlier(now, index, &mut client.queue, limits.next_room(now));
             }
         }
-        self.wake_groups_earlier(now);
-        self.bounds.excess.discard();
-    }
-
-    /// Shortens the blocks of groups with a limit of which a larger part is here now, as those of clients. They were
-    /// for as long as the former part takes for a record, which may be hours.
-    fn wake_groups_earlier(&mut self, now: Time) {
+        // Groups with a limit of which a larger part is here now are blocked for less long, as clients are: they were
+        // blocked for as long as the former part takes for a record, which may be hours.
         self.backlog.first_after = self.backlog.first_after.min(now);
         for group in 0..self.clients.groups().len() {
             if let Some(limits) = self.clients.groups.limits(Some(group)) {
                 self.backlog.wake_group_earlier(now, group, limits.next_room(now));
             }
         }
-    }
-
-    fn request_allocation(&mut self, now: Time, cause: Cause) {
-        self.cycles.request(now, cause, self.policy.cycle, self.clients.len());
+        self.bounds.excess_is_known = false;
     }
 
     /// Returns whether a record that waited for an owner of its partition, or that came while such ones wait to go
@@ -270,9 +233,11 @@ impl Scheduler {
             return false;
         }
         // Not that of this instance: a client without demand here so far has no part of it.
-        let share = self.clients.default_grant(self.policy.capacity, client).records;
+        let share = self.clients.groups.default_grant(self.policy.capacity, client).records;
         let (takeover, unowned) = (self.takeover, unowned.min(cycle));
-        if !self.clients.get_mut(index).is_owed(now, takeover, share, unowned, cycle) {
+        let client = self.clients.get_mut(index);
+        client.owed_step = nanos(cycle) / share.max(1);
+        if !client.owed.has_more(now, takeover, share, unowned, cycle) {
             return false;
         }
         // Clients that are not configured are owed one share together.
@@ -292,13 +257,6 @@ impl Scheduler {
     #[inline]
     pub fn client_of(&mut self, now: Time, name: &str) -> Option<u32> {
         self.clients.find(name).or_else(|| self.register(now, name))
-    }
-
-    #[cold]
-    fn register(&mut self, now: Time, name: &str) -> Option<u32> {
-        let client = self.clients.register(name, self.cycles.number, &self.policy, &mut self.backlog.fair, now)?;
-        self.request_allocation(now, Cause::NewClient);
-        Some(client)
     }
 
     /// Notes that a record of a client was read, as a want if it is the first time.
@@ -335,10 +293,7 @@ impl Scheduler {
         if record.first {
             self.first_expires = self.first_expires.min(self.deadline(slot));
         }
-        if self.bounds.are_near(length, &self.policy) && self.policy.evicts() {
-            let (backlogs, bounds) = self.backlogs();
-            bounds.note_growth(record.client, length, backlogs);
-        }
+        self.note_growth(record.client, length);
     }
 
     /// Blocks a client, or its group, for a limit that refused a record in the client's turn.
@@ -429,7 +384,10 @@ impl Scheduler {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
         let record = self.backlog.remove(slot, &mut client.queue);
         if record.first && !record.owed {
-            self.clients.refund_within_share(record.client, now, record.since, self.cycles.start);
+            client.used.refund(now, record.since, self.cycles.start);
+            if let Some(unlisted) = self.clients.unlisted_of(record.client) {
+                unlisted.used.refund(now, record.since, self.cycles.start);
+            }
         }
         record
     }
@@ -442,8 +400,7 @@ impl Scheduler {
 
     /// The time at which something happens without a call.
     pub fn next_timeout(&mut self, now: Time) -> Time {
-        let (backlogs, bounds) = self.backlogs();
-        if bounds.are_exceeded(backlogs) {
+        if self.exceeds_bounds() {
             return now;
         }
         let mut next = self.cycles.next_allocation();
@@ -467,49 +424,6 @@ impl Scheduler {
             next = next.min(due);
         }
         next.max(now)
-    }
-
-    // ## Bounds
-
-    /// The next eviction that is due; [`note_evicted`](Scheduler::note_evicted) follows.
-    #[inline]
-    pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
-        let (backlogs, bounds) = self.backlogs();
-        if !bounds.are_exceeded(backlogs) && bounds.surplus.due().is_none() {
-            return None;
-        }
-        bounds.next_eviction(now, backlogs)
-    }
-
-    pub fn note_evicted(&mut self, eviction: Eviction) {
-        let (backlogs, bounds) = self.backlogs();
-        bounds.note_evicted(eviction, backlogs);
-    }
-
-    /// Returns whether the backlog of a client reached its bound in records.
-    pub fn is_full(&self, client: u32) -> bool {
-        self.clients.lookup(client).is_some_and(|client| client.backlog().0 >= self.policy.queue_capacity)
-    }
-
-    /// Returns whether no record of a client is evicted.
-    pub fn keeps(&self, client: u32) -> bool {
-        self.backlog.kept_clients > 0 && Backlogs::of(&self.policy, &self.clients, &self.backlog).keep(client)
-    }
-
-    /// Returns whether a client's records that are kept take too much of this part of `queue_bytes`.
-    pub fn keeps_too_much(&self, client: u32, part: u64) -> bool {
-        let backlogs = Backlogs::of(&self.policy, &self.clients, &self.backlog);
-        backlogs.keep_too_much(client, self.policy.queue_bytes / part)
-    }
-
-    fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
-        (Backlogs::of(&self.policy, &self.clients, &self.backlog), &mut self.bounds)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn furthest_above_share(&mut self) -> Option<u32> {
-        let (backlogs, bounds) = self.backlogs();
-        bounds.excess.furthest_above_share(backlogs)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use super::fair::{ClientQueue, FairQueue, GROUPS, QueueOf};
+use super::fair::{ClientQueue, FairQueue, GROUPS};
 use crate::linked_list::{LinkedList, Links};
 use crate::{chunks::Chunks, slot::Slot, units::Time};
 
@@ -104,8 +104,7 @@ impl Backlog {
 
     #[inline]
     pub(crate) fn oldest(&self) -> Option<Slot> {
-        let others = self.others.iter().filter_map(|(_, list)| list.head());
-        others.fold(self.oldest_of_service(), |oldest, other| self.older(oldest, Some(other)))
+        self.in_turn().map(LinkedList::head).fold(self.first.head(), |oldest, other| self.older(oldest, other))
     }
 
     /// The lists of records that fair queueing serves: those that may wait for as long as the service allows, and those
@@ -124,23 +123,12 @@ impl Backlog {
         queue.records.iter(&self.entries, |entry| &entry.of_client)
     }
 
-    /// The oldest delayed record of those that may wait for as long as the service allows.
-    #[inline]
-    pub(super) fn oldest_of_service(&self) -> Option<Slot> {
-        self.older(self.first.head(), self.arrivals.head())
-    }
-
     #[inline]
     fn older(&self, one: Option<Slot>, other: Option<Slot>) -> Option<Slot> {
         match (one, other) {
             (Some(one), Some(other)) if self.get(other).since < self.get(one).since => Some(other),
             (one, other) => one.or(other),
         }
-    }
-
-    /// Returns whether records may wait for other times than the service's.
-    pub(super) fn has_own_delays(&self) -> bool {
-        self.others.iter().any(|(_, list)| !list.is_empty())
     }
 
     /// The longest that a record may wait, if that is not the service's longest wait.
@@ -153,24 +141,22 @@ impl Backlog {
     /// use, which takes more times than rules may have, it is the one with the next longer time.
     #[cold]
     pub(super) fn list_of(&mut self, delay: Duration) -> u8 {
-        let place = match self.others.iter().position(|(known, _)| *known == delay) {
-            Some(place) => place,
-            None => match self.others.iter().position(|(_, list)| list.is_empty()) {
-                Some(place) => {
-                    self.others[place].0 = delay;
-                    place
-                }
-                None if self.others.len() < MAX_DELAYS => {
-                    self.others.push((delay, LinkedList::default()));
-                    self.others.len() - 1
-                }
-                None => {
-                    let by_time = |(_, (known, _)): &(usize, &(Duration, LinkedList))| *known;
-                    let lists = || self.others.iter().enumerate();
-                    let longer = lists().filter(|(_, (known, _))| *known > delay).min_by_key(by_time);
-                    longer.or_else(|| lists().max_by_key(by_time)).map_or(0, |(place, _)| place)
-                }
-            },
+        let known = self.others.iter().position(|(known, _)| *known == delay);
+        let place = match known.or_else(|| self.others.iter().position(|(_, list)| list.is_empty())) {
+            Some(place) => {
+                self.others[place].0 = delay;
+                place
+            }
+            None if self.others.len() < MAX_DELAYS => {
+                self.others.push((delay, LinkedList::default()));
+                self.others.len() - 1
+            }
+            None => {
+                let by_time = |(_, (known, _)): &(usize, &(Duration, LinkedList))| *known;
+                let lists = || self.others.iter().enumerate();
+                let longer = lists().filter(|(_, (known, _))| *known > delay).min_by_key(by_time);
+                longer.or_else(|| lists().max_by_key(by_time)).map_or(0, |(place, _)| place)
+            }
         };
         place as u8 + 1
     }
@@ -318,21 +304,6 @@ impl Backlog {
         if !has_others && queue.has_others() {
             self.fair.make_head(client, queue);
         }
-    }
-
-    /// Removes all clients from the queues, for each to be [requeued](Backlog::requeue) beside or in so many groups.
-    pub(super) fn clear_queues(&mut self, groups: usize) {
-        self.fair.extend(groups);
-        self.fair.clear();
-        self.blocked.clear();
-    }
-
-    /// Adds a client to the queue of a group again. Records that it was served recently count as at most one record of
-    /// its present weight. A blocked client may try again.
-    pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: QueueOf) {
-        self.fair.change_group(queue, group);
-        queue.blocked = None;
-        self.fair.enter(client, queue);
     }
 
     /// Blocks a client: none of its records is sent before `until`.

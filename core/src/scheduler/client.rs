@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::fair::{ClientQueue, FairQueue, QueueOf};
 use super::falling_part::FallingPart;
-use super::{limits::Limits, unlisted::Owed};
+use super::{client_groups::Owed, limits::Limits};
 use crate::allocator::{Claim, Credit, FairWeights, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
-use crate::units::{Ratio, Time, Weight, nanos};
+use crate::units::{Ratio, Time, Weight};
 use crate::window::{SLICES, SlidingCount};
 
 /// Decisions on a client's records since the start.
@@ -99,7 +99,7 @@ pub struct Client {
     pub(super) usual: u64,
     pub(super) owed: Owed,
     /// The time between two records of the client's default share, in nanoseconds.
-    owed_step: u64,
+    pub(super) owed_step: u64,
     /// Decisions in shadow mode, which were not carried out.
     pub shadow: Counts,
 }
@@ -212,12 +212,6 @@ impl Client {
     #[inline]
     pub(super) fn unlisted_in(&self) -> QueueOf {
         self.group.filter(|_| !self.configured)
-    }
-
-    /// Returns whether the client is owed another record since a takeover.
-    pub(super) fn is_owed(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
-        self.owed_step = nanos(cycle) / share.max(1);
-        self.owed.has_more(now, takeover, share, wait, cycle)
     }
 
     /// The time at which the client's next record that it is owed goes, if records go evenly at its default share since

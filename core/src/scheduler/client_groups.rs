@@ -4,14 +4,14 @@
 //! alone if it is configured, else in the group of unlisted clients, which is the first one. Without either, all
 //! clients stand alone.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use super::client::{Client, Used};
 use super::fair::{FairQueue, QueueOf};
 use super::limits::Limits;
-use super::{client::Used, unlisted::Unlisted};
 use crate::allocator::{self, ClientGroupPart, Credit, FairWeights, Fixed, Grant, GroupClaim};
 use crate::policy::Policy;
-use crate::units::{Time, Weight};
+use crate::units::{Time, Weight, nanos};
 
 /// The group of a client.
 pub(super) fn group_of(policy: &Policy, client: &str, is_configured: bool) -> QueueOf {
@@ -28,8 +28,7 @@ pub(super) struct ClientGroups {
     unlisted_weight: Weight,
 }
 
-/// A group of clients.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClientGroup {
     /// The group's name with `/` behind it, which no client's has; empty for the unlisted clients.
     pub name: Arc<str>,
@@ -51,6 +50,56 @@ pub struct ClientGroup {
     part: Option<Fixed>,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
     credit: Credit,
+}
+
+/// The clients of a group that are not configured. However many of them come one after another, together they send as
+/// many records within their shares as their part of the group's share. Each newcomer gets a share at once, and the
+/// clients before it have often used theirs already.
+#[derive(Debug, Default)]
+pub(super) struct Unlisted {
+    /// The weights of these clients inside the group, in thousandths.
+    pub weight: u128,
+    /// The most records that they may send within their shares.
+    pub share: u64,
+    /// The records that these clients sent within their shares (reject mode).
+    pub used: Used,
+    pub owed: Owed,
+}
+
+impl Unlisted {
+    /// Returns whether these clients have used all of their shares without any doubt.
+    pub fn has_used_its_share(&mut self, now: Time, cycle: u64) -> bool {
+        self.used.count(now, cycle) >= self.share && self.used.count_at_least(now, cycle) >= self.share
+    }
+
+    /// The time from which on these clients have room within their shares, if nothing is admitted.
+    pub fn share_opens(&mut self, now: Time, cycle: u64, cycle_end: Time) -> Time {
+        if self.has_used_its_share(now, cycle) { self.used.below_at(now, self.share, cycle_end) } else { now }
+    }
+}
+
+/// The records that a client, or all of a group that are not configured, are owed since a takeover of partitions.
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    /// The last takeover since which records went first, their number, and the longest time for which the partition of
+    /// any of them had no owner.
+    pub since: Time,
+    pub taken: u64,
+    wait: Duration,
+}
+
+impl Owed {
+    /// Returns whether another record is owed: as many are as the share lets through in the longest of these times, and
+    /// since the takeover; in a cycle at most.
+    pub fn has_more(&mut self, now: Time, takeover: Time, share: u64, wait: Duration, cycle: Duration) -> bool {
+        if self.since != takeover {
+            *self = Owed { since: takeover, taken: 0, wait: Duration::ZERO };
+        }
+        self.wait = self.wait.max(wait);
+        let time = (self.wait + now.since(takeover)).min(cycle);
+        let owed = u128::from(share) * u128::from(nanos(time)) / u128::from(nanos(cycle).max(1));
+        u128::from(self.taken) <= owed
+    }
 }
 
 /// The sums of a group's clients.
@@ -86,36 +135,20 @@ impl ClientGroups {
     /// Changes to the groups of another policy, without clients. A group that was there before keeps its credit, its
     /// grant and its limit's debt.
     pub(super) fn change(&mut self, policy: &Policy, now: Time) {
-        let mut former: HashMap<Arc<str>, ClientGroup> =
-            std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group)).collect();
+        let former = std::mem::take(&mut self.list).into_iter().map(|group| (Arc::clone(&group.name), group));
+        let mut former: HashMap<Arc<str>, ClientGroup> = former.collect();
         let configured = policy.groups.len() - policy.made_groups;
         let group = |(index, name): (usize, Arc<str>)| {
-            let mut known = former.remove(&name);
             let wanted = index.checked_sub(1).map(|index| &policy.groups[index]);
-            let mut limits = known.as_mut().and_then(|known| known.limits.take());
-            let (wanted_limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
-            Limits::change(&mut limits, now, wanted_limits, hold);
-            let (grant, fair_weight, part, credit) = known
-                .as_ref()
-                .map(|known| (known.grant, known.fair_weight, known.part, known.credit))
-                .unwrap_or_default();
-            let unlisted = match known {
-                Some(known) => Unlisted { weight: 0, ..known.unlisted },
-                None => Unlisted { used: Used::new(policy), ..Unlisted::default() },
-            };
-            ClientGroup {
-                name,
-                weight: wanted.map(|wanted| wanted.weight),
-                is_configured: index <= configured,
-                clients: 0,
-                inner: 0,
-                unlisted,
-                limits,
-                grant,
-                fair_weight,
-                part,
-                credit,
-            }
+            let unlisted = || Unlisted { used: Used::new(policy), ..Unlisted::default() };
+            let new = || ClientGroup { unlisted: unlisted(), ..ClientGroup::default() };
+            let mut group = former.remove(&name).unwrap_or_else(new);
+            (group.name, group.weight, group.is_configured) =
+                (name, wanted.map(|wanted| wanted.weight), index <= configured);
+            (group.clients, group.inner, group.unlisted.weight) = (0, 0, 0);
+            let (limits, hold) = wanted.map_or((&[][..], false), |wanted| (&wanted.limits, wanted.hold));
+            Limits::change(&mut group.limits, now, limits, hold);
+            group
         };
         self.list = policy.group_names().enumerate().map(group).collect();
         (self.alone, self.unlisted_weight) = (0, policy.unlisted_weight);
@@ -123,28 +156,22 @@ impl ClientGroups {
 
     /// Adds a client of this weight.
     pub(super) fn add(&mut self, group: QueueOf, weight: Weight, is_configured: bool) {
-        match group {
-            None => self.alone += u128::from(weight.thousandths()),
-            Some(group) => {
-                let group = &mut self.list[usize::from(group)];
-                group.clients += 1;
-                group.inner += u128::from(weight.thousandths());
-                group.unlisted.weight += if is_configured { 0 } else { u128::from(weight.thousandths()) };
-            }
-        }
+        let thousandths = u128::from(weight.thousandths());
+        let Some(group) = group else { return self.alone += thousandths };
+        let group = &mut self.list[usize::from(group)];
+        group.clients += 1;
+        group.inner += thousandths;
+        group.unlisted.weight += if is_configured { 0 } else { thousandths };
     }
 
     /// Takes a client of this weight away, which is not configured.
     pub(super) fn remove(&mut self, group: QueueOf, weight: Weight) {
-        match group {
-            None => self.alone -= u128::from(weight.thousandths()),
-            Some(group) => {
-                let group = &mut self.list[usize::from(group)];
-                group.clients -= 1;
-                group.inner -= u128::from(weight.thousandths());
-                group.unlisted.weight -= u128::from(weight.thousandths());
-            }
-        }
+        let thousandths = u128::from(weight.thousandths());
+        let Some(group) = group else { return self.alone -= thousandths };
+        let group = &mut self.list[usize::from(group)];
+        group.clients -= 1;
+        group.inner -= thousandths;
+        group.unlisted.weight -= thousandths;
     }
 
     fn weight(&self, group: &ClientGroup) -> u64 {
@@ -196,13 +223,14 @@ impl ClientGroups {
         self.list.iter_mut().for_each(|group| group.credit = group.grant.credit);
     }
 
-    /// The default share of a client with this weight.
-    pub(super) fn default_share(&self, capacity: u64, group: QueueOf, weight: Weight) -> Fixed {
-        let (weight, total) = (weight.thousandths(), self.total_weight());
-        match group.map(|group| &self.list[usize::from(group)]) {
+    /// The grant of a client until it is allocated another one: its default share.
+    pub(super) fn default_grant(&self, capacity: u64, client: &Client) -> Grant {
+        let (weight, total) = (client.weight.thousandths(), self.total_weight());
+        let share = match client.group().map(|group| &self.list[group]) {
             None => allocator::default_share(capacity, weight, total),
             Some(group) => allocator::default_share_in(capacity, self.weight(group), total, weight, group.inner),
-        }
+        };
+        Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() }
     }
 
     /// Takes the grants of an allocation, if there was one, and the sums of each group's clients. Groups and clients

@@ -139,7 +139,10 @@ impl Scheduler {
             return Decision::Delay { client: index, first: false };
         }
         let goes = self.backlog.first.is_empty()
-            && if borrows { self.lends_to(now, index) } else { self.gates.window_is_open(now) && fits() };
+            && match borrows {
+                true => self.gates.has_room_beside(now, self.usual_of_others(index)),
+                false => self.gates.window_is_open(now) && fits(),
+            };
         if borrows && !goes {
             return self.reject(now, index, Reason::CapacityInUse);
         }
@@ -157,11 +160,7 @@ impl Scheduler {
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 
-    /// Returns whether the window has room for a record of a borrower, beside what the other clients usually send.
-    fn lends_to(&mut self, now: Time, borrower: u32) -> bool {
-        self.gates.has_room_beside(now, self.usual_of_others(borrower))
-    }
-
+    /// The records that the other clients usually send in a cycle.
     fn usual_of_others(&self, client: u32) -> u64 {
         self.cycles.usual.saturating_sub(self.clients.get(client).usual)
     }

@@ -19,7 +19,8 @@ impl Scheduler {
         self.expiring = with_some.map(|(index, _)| index).collect();
         // Other rules may give those that go first another longest wait.
         self.first_expires = Time::ZERO;
-        let has_others = self.backlog.has_own_delays() || !self.backlog.first.is_empty();
+        let has_own_delays = self.backlog.in_turn().skip(1).any(|list| !list.is_empty());
+        let has_others = has_own_delays || !self.backlog.first.is_empty();
         self.may_expire = self.policy.max_delay.is_some() || has_others || !self.expiring.is_empty();
     }
 
@@ -72,7 +73,10 @@ impl Scheduler {
         if self.expire_after > now {
             return None;
         }
-        self.end_expiries();
+        // Clients of which a rule expires no more records, at the end of the list.
+        let Scheduler { expiring, clients, backlog, .. } = self;
+        let has_some = |client: &Client| has_expired(backlog, client);
+        while expiring.pop_if(|client| !clients.lookup(*client).is_some_and(has_some)).is_some() {}
         self.find_first_expiry(now);
         if self.expiring.is_empty() && self.next_deadline() > now {
             return None;
@@ -89,13 +93,6 @@ impl Scheduler {
             self.expire_after = now + self.policy.commit_interval;
         }
         found
-    }
-
-    /// Forgets the last clients of which a rule expires no more records.
-    fn end_expiries(&mut self) {
-        let Scheduler { expiring, clients, backlog, .. } = self;
-        let has_some = |client: &Client| has_expired(backlog, client);
-        while expiring.pop_if(|client| !clients.lookup(*client).is_some_and(has_some)).is_some() {}
     }
 
     /// Finds the time anew before which no record that goes first expires, once it has come and the oldest one stays.

@@ -87,19 +87,14 @@ pub(crate) struct ClientQueue {
 }
 
 impl ClientQueue {
-    /// The queue of a client that is known from the start, without a weight so far.
-    pub(super) fn of_known(group: QueueOf) -> ClientQueue {
-        ClientQueue { group, ..ClientQueue::default() }
+    /// The queue of a client without a weight so far. With its first weight, a client that comes while the service runs
+    /// starts as if it had just been served one of its own records: if it started at the virtual time, ids that are
+    /// used once would always go first.
+    pub(super) fn new(group: QueueOf, is_newcomer: bool) -> ClientQueue {
+        let finish = if is_newcomer { VirtualTime::MAX } else { 0 };
+        ClientQueue { group, flow: Flow { finish, ..Flow::default() }, ..ClientQueue::default() }
     }
 
-    /// The queue of a client that comes while the service runs. With its first weight it starts as if it had just been
-    /// served one of its own records: if it started at the virtual time, ids that are used once would always go first.
-    pub(super) fn of_newcomer(group: QueueOf) -> ClientQueue {
-        let flow = Flow { finish: VirtualTime::MAX, ..Flow::default() };
-        ClientQueue { group, flow, ..ClientQueue::default() }
-    }
-
-    /// The client's group.
     #[inline]
     pub(super) fn group(&self) -> Option<usize> {
         self.group.map(usize::from)

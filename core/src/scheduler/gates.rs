@@ -279,11 +279,6 @@ impl Gates {
     /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not
     /// but after which the pace may be higher. The owner is late if it comes back later.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
-        self.spacing.promised = self.find_open(now);
-        self.spacing.promised
-    }
-
-    fn find_open(&mut self, now: Time) -> Time {
         if now >= self.paced_until {
             self.find_pace(now);
         }
@@ -291,7 +286,8 @@ impl Gates {
             room if room > self.paced_until => room.min(self.paced_until.max(self.bucket.first_room(now))),
             room => room,
         };
-        bucket.max(self.window_opens(now))
+        self.spacing.promised = bucket.max(self.window_opens(now));
+        self.spacing.promised
     }
 
     /// The time at which the window has room for another record, or the limit changes.

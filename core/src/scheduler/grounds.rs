@@ -12,7 +12,11 @@ impl Scheduler {
     pub fn grounds(&mut self, now: Time, client: u32, reason: Reason) -> Grounds {
         match reason {
             Reason::OverAllocation => Grounds { quota: Some(self.granted(now, client)), rule: None },
-            Reason::CapacityInUse => Grounds { quota: Some(self.default_share(now, client)), rule: None },
+            // The default share was used up, perhaps with borrowed records beyond it.
+            Reason::CapacityInUse => {
+                let share = self.clients.get(client).share;
+                Grounds { quota: Some(self.quota(now, client, share)), rule: None }
+            }
             Reason::ClientLimit => self.exhausted_limit(now, client),
             Reason::Held => Grounds { quota: None, rule: self.hold(client).map(|rule| rule.name.clone()) },
             Reason::Anonymous
@@ -42,12 +46,6 @@ impl Scheduler {
         let client = self.clients.get(index);
         let falling = client.falling_part.records(now, self.policy.cycle);
         self.quota(now, index, client.allowance().max(falling))
-    }
-
-    /// The default share of a client, which it has used up, perhaps with borrowed records beyond it.
-    fn default_share(&mut self, now: Time, index: u32) -> Quota {
-        let share = self.clients.get(index).share;
-        self.quota(now, index, share)
     }
 
     fn quota(&mut self, now: Time, index: u32, limit: u64) -> Quota {

@@ -51,13 +51,16 @@ pub(super) struct Spacing {
     points: Vec<CurvePoint>,
     /// The time at which the owner was told to come back for a waiting record.
     pub promised: Time,
-    lateness: Lateness,
+    /// The largest lateness of the owner in the last window, and its time. While the owner is away, records that could
+    /// go do not, and leave a gap in the departures one window later. Without a margin the rate would be as low as in
+    /// the gap.
+    lateness: (u64, Time),
 }
 
 impl Spacing {
     pub fn new(policy: &Policy) -> Spacing {
-        let mut spacing =
-            Spacing { length: 0, kept: 0, points: Vec::new(), promised: Time::NEVER, lateness: Lateness::default() };
+        let lateness = (0, Time::ZERO);
+        let mut spacing = Spacing { length: 0, kept: 0, points: Vec::new(), promised: Time::NEVER, lateness };
         spacing.change(policy);
         spacing
     }
@@ -74,7 +77,7 @@ impl Spacing {
         &mut self, now: Time, bucket: &mut LeakyBucket, count: u64, departures: impl Iterator<Item = (Time, u64)>,
         mut limit_in: impl FnMut(u64) -> u64,
     ) {
-        let (record, late) = (bucket.record, self.lateness.at(now, self.length));
+        let (record, late) = (bucket.record, self.margin(now));
         let point = |(nanos, gone): (u64, u64)| {
             // A window that is too full has to find the bucket ready when it opens.
             let room = (limit_in(nanos).saturating_add(gone)).saturating_sub(count);
@@ -102,10 +105,19 @@ impl Spacing {
     /// Notes that the owner looks at the waiting records.
     #[inline]
     pub fn note_look(&mut self, now: Time) {
-        if now > self.promised {
-            self.lateness.note(now, self.promised, self.length);
+        let late = now.nanos_since(self.promised);
+        if late >= MIN_LATENESS && late > self.margin(now) {
+            self.lateness = (late, now);
         }
         self.promised = Time::NEVER;
+    }
+
+    /// The margin for lateness: it fades over a window.
+    fn margin(&self, now: Time) -> u64 {
+        let (most, at) = self.lateness;
+        let left = self.length - now.nanos_since(at).min(self.length);
+        let most = most.min(self.length / MAX_LATENESS_PART);
+        (u128::from(most) * u128::from(left) / u128::from(self.length.max(1))) as u64 * LATENESS_FACTOR
     }
 }
 
@@ -131,29 +143,4 @@ pub(crate) fn least_limit(now: Time, departures: impl Iterator<Item = (Time, u64
     };
     let most = moments(now, departures).map(need).fold(0, u64::max);
     count.saturating_add(most)
-}
-
-/// The largest lateness of the owner in the last window. While the owner is away, records that could go do not, and
-/// leave a gap in the departures one window later. Without a margin the rate would be as low as in the gap.
-#[derive(Debug, Default)]
-struct Lateness {
-    most: u64,
-    at: Time,
-}
-
-impl Lateness {
-    /// The margin: it fades over a window.
-    fn at(&self, now: Time, length: u64) -> u64 {
-        let left = length - now.nanos_since(self.at).min(length);
-        let most = self.most.min(length / MAX_LATENESS_PART);
-        (u128::from(most) * u128::from(left) / u128::from(length.max(1))) as u64 * LATENESS_FACTOR
-    }
-
-    #[inline]
-    fn note(&mut self, now: Time, promised: Time, length: u64) {
-        let late = now.nanos_since(promised);
-        if late >= MIN_LATENESS && late > self.at(now, length) {
-            (self.most, self.at) = (late, now);
-        }
-    }
 }
