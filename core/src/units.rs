@@ -141,16 +141,21 @@ impl Limit {
         most.min().unwrap_or(u64::MAX)
     }
 
-    /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
-    /// once, at least one.
-    pub fn part(&self, ratio: Ratio) -> Limit {
-        let (part, whole) = (ratio.millionths().max(1), Ratio::ONE.millionths());
-        let per = self.per.as_nanos() * u128::from(whole) / u128::from(part);
-        let burst = u64::from(self.burst.get()) * u64::from(part) / u64::from(whole);
+    /// A part of this limit, for one of several instances.
+    pub(crate) fn part(&self, ratio: Ratio) -> Limit {
+        self.times(ratio.millionths().max(1).into(), Ratio::ONE.millionths().into())
+    }
+
+    /// This limit times `factor` ÷ `of`: another time for as many records, exact to a nanosecond, and another burst of
+    /// at least one record.
+    pub(crate) fn times(&self, factor: u64, of: u64) -> Limit {
+        let (rate, factor, of) = (self.rate, u128::from(factor), u128::from(of));
+        let per = (self.per.as_nanos() * of / factor).max(u128::from(rate.get()));
+        let burst = (u128::from(self.burst.get()) * factor / of).min(u128::from(u32::MAX)) as u32;
         Limit {
-            rate: self.rate,
+            rate,
             per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
-            burst: NonZeroU32::new(burst as u32).unwrap_or(NonZeroU32::MIN),
+            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
         }
     }
 }

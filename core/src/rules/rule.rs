@@ -1,6 +1,5 @@
 //! A rule: its target, its effects and its time.
 
-use std::num::NonZeroU32;
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
@@ -167,18 +166,8 @@ impl RuleLimit {
     /// The limit of a target with this weight. A larger weight shortens the time for as many records, so that weights
     /// with decimals are exact to a nanosecond.
     pub fn of_weight(&self, weight: Weight) -> Limit {
-        let Limit { rate, per, burst } = self.limit;
-        if !self.scales {
-            return self.limit;
-        }
-        let (weight, one) = (u128::from(weight.thousandths()), u128::from(Weight::ONE.thousandths()));
-        let per = (per.as_nanos() * one / weight).max(u128::from(rate.get()));
-        let burst = (u128::from(burst.get()) * weight / one).clamp(1, u128::from(u32::MAX)) as u32;
-        Limit {
-            rate,
-            per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
-            burst: NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN),
-        }
+        let (weight, one) = (weight.thousandths(), Weight::ONE.thousandths());
+        if self.scales { self.limit.times(weight, one) } else { self.limit }
     }
 }
 
