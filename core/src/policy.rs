@@ -137,7 +137,7 @@ impl Policy {
             return (self.group_named(group), None);
         }
         let table = self.table_of(client);
-        if !self.rules.set_groups() {
+        if !self.rules.set_groups {
             return (table, None);
         }
         let rules = self.rules.for_client(client, self.rules_at_ms);
@@ -217,6 +217,17 @@ impl Policy {
         }
     }
 
+    /// The weight of the group at this [place](Policy::place), with so many clients. Unlisted clients count as one
+    /// each: a weight that a rule gives one counts only among themselves. Configured groups take part also without a
+    /// client.
+    pub(crate) fn weight_of_group(&self, place: usize, clients: u64) -> u64 {
+        let Some(index) = place.checked_sub(1) else {
+            return (Weight::ONE.thousandths() * clients).min(self.unlisted_weight.thousandths());
+        };
+        let is_made = index >= self.groups.len() - self.made_groups;
+        if is_made && clients == 0 { 0 } else { self.groups[index].weight.thousandths() }
+    }
+
     /// Returns whether records of clients with partitions of their own are never evicted: those are paused instead.
     pub fn keeps(&self) -> bool {
         self.enforce && self.overflow() == Overflow::Auto
@@ -230,7 +241,7 @@ impl Policy {
 }
 
 /// A group of clients: they have one share of the capacity together, and share it among themselves.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupPolicy {
     /// The group's name, without `/`.
     pub name: String,

@@ -24,17 +24,21 @@ pub use rule::{Effects, Field, Origin, Rule, RuleLimit, RuleTarget};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rules {
     list: Vec<Rule>,
-    /// The rules that name a client or a group, by its id.
-    of_client: BTreeMap<Arc<str>, Vec<u32>>,
-    of_group: BTreeMap<Arc<str>, Vec<u32>>,
-    /// The rules with a pattern for clients or groups.
-    of_clients: Vec<u32>,
-    of_groups: Vec<u32>,
+    of_clients: RuleIndex,
+    of_groups: RuleIndex,
     of_service: Vec<u32>,
     /// There are rules beside those of tables.
     beside_tables: bool,
     /// There are rules that set the group of clients.
-    set_groups: bool,
+    pub(crate) set_groups: bool,
+}
+
+/// The rules for clients, or for groups.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct RuleIndex {
+    /// The rules that name one, by its id.
+    by_id: BTreeMap<Arc<str>, Vec<u32>>,
+    with_patterns: Vec<u32>,
 }
 
 impl Rules {
@@ -57,23 +61,18 @@ impl Rules {
 
     fn index(&mut self, rule: &Rule) {
         let place = u32::try_from(self.list.len()).expect("fewer than 2³² rules");
-        let (patterns, by_id, all) = match &rule.target {
-            RuleTarget::Clients { patterns, .. } => (patterns, &mut self.of_client, &mut self.of_clients),
-            RuleTarget::Groups(patterns) => (patterns, &mut self.of_group, &mut self.of_groups),
+        let (patterns, index) = match &rule.target {
+            RuleTarget::Clients { patterns, .. } => (patterns, &mut self.of_clients),
+            RuleTarget::Groups(patterns) => (patterns, &mut self.of_groups),
             RuleTarget::Service => return self.of_service.push(place),
         };
         let mut ids: Vec<&str> = patterns.iter().filter_map(|pattern| pattern.id()).collect();
         ids.sort_unstable();
         ids.dedup();
-        ids.into_iter().for_each(|id| by_id.entry(id.into()).or_default().push(place));
+        ids.into_iter().for_each(|id| index.by_id.entry(id.into()).or_default().push(place));
         if patterns.iter().any(|pattern| pattern.id().is_none()) {
-            all.push(place);
+            index.with_patterns.push(place);
         }
-    }
-
-    /// Returns whether a rule sets the group of clients.
-    pub(crate) fn set_groups(&self) -> bool {
-        self.set_groups
     }
 
     /// Returns whether no rule stands beside those of the tables, so that the tables alone decide.
@@ -86,22 +85,14 @@ impl Rules {
         self.list.iter()
     }
 
-    /// The rules that match a client and are valid at this time, with the way in which they name it.
-    fn matching_client<'r>(&'r self, client: &'r str, now_ms: i64) -> impl Iterator<Item = (Reach, &'r Rule)> {
-        self.matching(&self.of_client, &self.of_clients, client, now_ms)
-    }
-
-    fn matching_group<'r>(&'r self, group: &'r str, now_ms: i64) -> impl Iterator<Item = (Reach, &'r Rule)> {
-        self.matching(&self.of_group, &self.of_groups, group, now_ms)
-    }
-
-    /// Looks at no id of the rules that name the target by it: they may have a thousand each, and the question comes
-    /// for each client.
+    /// The rules that match a client or a group and are valid at this time, with the way in which they name it. Looks
+    /// at no id of the rules that name the target by it: they may have a thousand each, and the question comes for each
+    /// client.
     fn matching<'r>(
-        &'r self, by_id: &'r BTreeMap<Arc<str>, Vec<u32>>, with_patterns: &'r [u32], id: &'r str, now_ms: i64,
+        &'r self, index: &'r RuleIndex, id: &'r str, now_ms: i64,
     ) -> impl Iterator<Item = (Reach, &'r Rule)> {
-        let named = by_id.get(id).map_or(&[][..], Vec::as_slice);
-        let others = with_patterns.iter().filter(|place| named.binary_search(place).is_err());
+        let named = index.by_id.get(id).map_or(&[][..], Vec::as_slice);
+        let others = index.with_patterns.iter().filter(|place| named.binary_search(place).is_err());
         let by_pattern = move |rule: &'r Rule| Some((rule.target.reach_by_pattern(id)?, rule));
         let named = self.valid(named.iter(), now_ms).map(|rule| (Reach::Id, rule));
         named.chain(self.valid(others, now_ms).filter_map(by_pattern))
@@ -113,35 +104,33 @@ impl Rules {
 
     /// Returns whether a rule, valid or not, has a pattern for groups.
     pub fn has_patterns_of_groups(&self) -> bool {
-        !self.of_groups.is_empty()
+        !self.of_groups.with_patterns.is_empty()
     }
 
     /// Returns whether any rule has a pattern that matches a group. The rule need not be valid now.
     pub fn may_make_group(&self, group: &str) -> bool {
-        self.of_groups.iter().any(|&place| self.list[place as usize].target.names_group(group))
+        self.of_groups.with_patterns.iter().any(|&place| self.list[place as usize].target.names_group(group))
     }
 
     /// Returns whether a rule that is valid at this time matches a group.
     pub(crate) fn makes_group(&self, group: &str, now_ms: i64) -> bool {
-        self.matching_group(group, now_ms).next().is_some()
+        self.matching(&self.of_groups, group, now_ms).next().is_some()
     }
 
     /// The ids of the clients that valid rules name in order to set their weight, each once, in the order of the ids.
     /// Rules for clients of some groups are left out: they set no weight of a client that is in none.
     pub(crate) fn listed_clients(&self, now_ms: i64) -> Vec<Arc<str>> {
-        self.named(&self.of_client, now_ms, |rule| rule.effects.weight.is_some() && rule.target.takes_group(None))
+        self.named(&self.of_clients, now_ms, |rule| rule.effects.weight.is_some() && rule.target.takes_group(None))
     }
 
     /// The ids of the groups that valid rules name, each once, in the order of the ids.
     pub(crate) fn listed_groups(&self, now_ms: i64) -> Vec<Arc<str>> {
-        self.named(&self.of_group, now_ms, |_| true)
+        self.named(&self.of_groups, now_ms, |_| true)
     }
 
-    fn named(
-        &self, by_id: &BTreeMap<Arc<str>, Vec<u32>>, now_ms: i64, wanted: impl Fn(&Rule) -> bool,
-    ) -> Vec<Arc<str>> {
+    fn named(&self, index: &RuleIndex, now_ms: i64, wanted: impl Fn(&Rule) -> bool) -> Vec<Arc<str>> {
         let is_listed = |places: &[u32]| self.valid(places.iter(), now_ms).any(&wanted);
-        by_id.iter().filter(|(_, places)| is_listed(places)).map(|(id, _)| Arc::clone(id)).collect()
+        index.by_id.iter().filter(|(_, places)| is_listed(places)).map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// The next time at which another set of rules is valid, or a rule expires records; in milliseconds since the Unix

@@ -48,23 +48,24 @@ impl Shares {
         }
     }
 
-    /// The place of the clients whose load has this name.
-    fn place(&self, name: &str) -> Place {
-        let client = match clients_of(&self.policy, name) {
+    /// The group of the clients whose load has this name, `None` if they stand alone; their weight; and the most
+    /// records that their own limits let through in a cycle, at all members together.
+    fn place(&self, name: &str) -> (Option<usize>, Weight, u64) {
+        let (policy, cycle) = (&self.policy, self.policy.cycle);
+        let client = match clients_of(policy, name) {
             LoadOf::Client(client) => client,
             LoadOf::Unnamed(group) => {
-                let weight = self.policy.effects_on(name).map_or(Weight::ONE, |effects| effects.weight);
-                return Place { group: self.policy.place(group, false), weight, most: u64::MAX };
+                let weight = policy.effects_on(name).map_or(Weight::ONE, |effects| effects.weight);
+                return (policy.place(group, false), weight, u64::MAX);
             }
         };
-        let (weight, limits) = match self.listed.get(client).map(|&index| &self.policy.clients[index]) {
-            Some(listed) => (listed.weight, Cow::Borrowed(&listed.limits[..])),
-            None => match self.policy.effects_on(client) {
-                Some(effects) => (effects.weight, Cow::Owned(effects.limits)),
-                None => (Weight::ONE, Cow::Borrowed(&[][..])),
-            },
+        let (weight, most) = match self.listed.get(client).map(|&index| &policy.clients[index]) {
+            Some(listed) => (listed.weight, Limit::most_in(&listed.limits, cycle)),
+            None => policy
+                .effects_on(client)
+                .map_or((Weight::ONE, u64::MAX), |effects| (effects.weight, Limit::most_in(&effects.limits, cycle))),
         };
-        Place { group: self.group_of(client), weight, most: Limit::most_in(&limits, self.policy.cycle) }
+        (self.group_of(client), weight, most)
     }
 
     /// The index of a client's group in the allocation, `None` if it stands alone.
@@ -87,16 +88,6 @@ impl Shares {
     pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
-}
-
-/// The place of a client in the allocation.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    /// The index of its group; `None` if it stands alone.
-    group: Option<usize>,
-    weight: Weight,
-    /// The most records that its own limits let through in a cycle, at all members together.
-    most: u64,
 }
 
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
@@ -199,6 +190,7 @@ impl Splitter {
             }
         }
         self.find_weights(allocation.lending);
+        self.find_pieces(input);
         let targets = match input.mode {
             Mode::Shape => self.split_by_demand(input),
             Mode::Reject => self.split_grants(input),
@@ -300,27 +292,17 @@ impl Splitter {
         self.claims.clear();
         self.claim_groups.clear();
         self.most.clear();
-        self.group_claims = vec![GroupClaim::default(); shares.groups.len()];
-        let configured = shares.policy.groups.len() - shares.policy.made_groups;
-        for (claim, group) in self.group_claims.iter_mut().skip(1).zip(&shares.policy.groups[..configured]) {
-            claim.weight = group.weight.thousandths();
-        }
+        let mut clients_of_groups = vec![0; shares.groups.len()];
         for &number in &self.claimants {
             let (name, total) = (input.name(number), self.totals[number]);
-            let Place { group, weight, most } = shares.place(name);
+            let (group, weight, most) = shares.place(name);
             let clients = match clients_of(&shares.policy, name) {
                 LoadOf::Unnamed(_) => unnamed_clients(input.capacity, total),
                 LoadOf::Client(_) => 1,
             };
             let weight = weight.thousandths() * clients;
-            // Unlisted clients count as one each: a weight that a rule gives one counts only among themselves.
-            let of_unlisted = Weight::ONE.thousandths() * clients;
             if let Some(group) = group {
-                let claimed = &mut self.group_claims[group].weight;
-                *claimed = match group.checked_sub(1) {
-                    Some(group) => shares.policy.groups[group].weight.thousandths(),
-                    None => (*claimed + of_unlisted).min(shares.policy.unlisted_weight.thousandths()),
-                };
+                clients_of_groups[group] += clients;
             }
             let is_new = total.wants == 0 && total.demand > 0;
             let share = self.default_shares.get(number).copied().unwrap_or(0);
@@ -332,6 +314,9 @@ impl Splitter {
             self.claim_groups.push(group);
             self.most.push(most);
         }
+        let weight = |(place, clients)| shares.policy.weight_of_group(place, clients);
+        let claim = |group| GroupClaim { weight: weight(group), credit: Credit::default() };
+        self.group_claims = clients_of_groups.into_iter().enumerate().map(claim).collect();
     }
 
     /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no
@@ -353,7 +338,6 @@ impl Splitter {
         let rates = self.fill_levels(&input.shares.policy, shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
 
-        self.find_pieces(input);
         let mut exact = vec![(u128::from(standby) << FRACTION_BITS) + spare; members.len()];
         for (index, (&number, (&rate, demand))) in self.claimants.iter().zip(rates.iter().zip(&demands)).enumerate() {
             let grant = &self.grants[index];
@@ -415,7 +399,6 @@ impl Splitter {
     /// Reject mode: each client's whole grant, split over the members by its demand there, evenly if it has none.
     fn split_grants(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         let SplitInput { members, own, turn, .. } = input;
-        self.find_pieces(input);
         let mut sums = vec![0_u64; members.len()];
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             let pieces = &mut self.pieces[number];

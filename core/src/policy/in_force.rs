@@ -36,12 +36,8 @@ impl Policy {
         policy.list_groups();
         policy.list_clients();
         let of_service = self.rules.for_service(now_ms);
-        if let Some(capacity) = of_service.decide(|rule| rule.effects.capacity) {
-            policy.capacity = capacity;
-        }
-        if let Some(enforce) = of_service.decide(|rule| rule.effects.enforce) {
-            policy.enforce = enforce;
-        }
+        policy.capacity = of_service.decide(|rule| rule.effects.capacity).unwrap_or(self.capacity);
+        policy.enforce = of_service.decide(|rule| rule.effects.enforce).unwrap_or(self.enforce);
         policy
     }
 
@@ -58,13 +54,7 @@ impl Policy {
             }
         }
         self.made_groups = made.len();
-        self.groups.extend(made.iter().map(|name| GroupPolicy {
-            name: name.to_string(),
-            weight: Weight::ONE,
-            limits: Vec::new(),
-            hold: false,
-            clients: Vec::new(),
-        }));
+        self.groups.extend(made.iter().map(|name| GroupPolicy { name: name.to_string(), ..GroupPolicy::default() }));
         for group in &mut self.groups {
             let rules = rules.for_group(&group.name, self.rules_at_ms);
             group.weight = rules.decide(|rule| rule.effects.weight).unwrap_or(Weight::ONE);

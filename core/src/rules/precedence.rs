@@ -110,18 +110,18 @@ impl<'r> RankedRules<'r> {
 impl Rules {
     /// The rules for a client, whichever group it belongs to.
     pub(crate) fn for_client<'r>(&'r self, client: &'r str, now_ms: i64) -> RankedRules<'r> {
-        RankedRules::new(self.matching_client(client, now_ms))
+        RankedRules::new(self.matching(&self.of_clients, client, now_ms))
     }
 
     /// The rules for a client in a group.
     pub(crate) fn for_client_in<'r>(&'r self, client: &'r str, group: Option<&str>, now_ms: i64) -> RankedRules<'r> {
-        let rules = self.matching_client(client, now_ms).filter(|(_, rule)| rule.target.takes_group(group));
+        let rules = self.matching(&self.of_clients, client, now_ms).filter(|(_, rule)| rule.target.takes_group(group));
         RankedRules::new(rules)
     }
 
     /// The rules for a group.
     pub(crate) fn for_group<'r>(&'r self, group: &'r str, now_ms: i64) -> RankedRules<'r> {
-        RankedRules::new(self.matching_group(group, now_ms))
+        RankedRules::new(self.matching(&self.of_groups, group, now_ms))
     }
 
     /// The rules for the service.

@@ -16,10 +16,8 @@ pub fn grants(policy: &Policy, capacity: u64, wants: &[(Arc<str>, u64)]) -> Vec<
     let listed: HashMap<&str, Weight> =
         policy.clients.iter().map(|client| (client.name.as_str(), client.weight)).collect();
     let names: Vec<Arc<str>> = policy.group_names().collect();
-    let mut groups = vec![GroupClaim::default(); names.len()];
-    let mut places = Vec::new();
-    let mut claims = Vec::new();
-    let mut held = Vec::new();
+    let mut clients_of_groups = vec![0; names.len()];
+    let (mut places, mut claims, mut held) = (Vec::new(), Vec::new(), Vec::new());
     for (name, wants) in wants {
         let (group, listed) = (policy.group_of(name), listed.get(&**name).copied());
         let effects = policy.effects_on(name);
@@ -27,25 +25,19 @@ pub fn grants(policy: &Policy, capacity: u64, wants: &[(Arc<str>, u64)]) -> Vec<
             || group.is_some_and(|group| policy.groups[group].hold);
         let weight = effects.map(|effects| effects.weight).or(listed).unwrap_or(Weight::ONE).thousandths();
         let place = policy.place(group, listed.is_some());
-        match place {
-            // Unlisted clients count as one each: a weight that a rule gives one counts only among themselves.
-            Some(0) => {
-                let one_more = groups[0].weight + Weight::ONE.thousandths();
-                groups[0].weight = one_more.min(policy.unlisted_weight.thousandths());
-            }
-            Some(group) => groups[group].weight = policy.groups[group - 1].weight.thousandths(),
-            None => {}
+        if let Some(place) = place {
+            clients_of_groups[place] += 1;
         }
         places.push(place);
         held.push(is_held);
         let wants = Wants::Records(if is_held { 0 } else { *wants });
         claims.push(Claim { weight, wants, credit: Credit::default() });
     }
-    // Configured groups take part also without a client.
-    let configured = policy.groups.len() - policy.made_groups;
-    for (claim, group) in groups.iter_mut().skip(1).zip(&policy.groups[..configured]) {
-        claim.weight = group.weight.thousandths();
-    }
+    let claim = |(place, &clients): (usize, &u64)| GroupClaim {
+        weight: policy.weight_of_group(place, clients),
+        credit: Credit::default(),
+    };
+    let groups: Vec<GroupClaim> = clients_of_groups.iter().enumerate().map(claim).collect();
     let params = AllocationParams { capacity, reservation: policy.reservation, lending: policy.lending };
     let levels = LevelClaims {
         clients: &claims,
