@@ -69,7 +69,7 @@ impl DemandMeter {
         let least_named = params.capacity / SMALL_LOADS;
         let groups = throttle.clients().groups();
         let mut unnamed = vec![Load::default(); groups.len().max(1)];
-        let mut named = 0;
+        self.loads.clear();
         for (number, client) in throttle.clients().iter() {
             let load = self.meter_of(number as usize, client).load(now, params, passed, client, &part_of);
             if client.held || load == Load::default() {
@@ -79,13 +79,12 @@ impl DemandMeter {
                 unnamed[client.group().unwrap_or(0)].add(load);
                 continue;
             }
-            match name_of(throttle.policy(), &client.name) {
-                Cow::Borrowed(_) => self.note(named, &client.name, load),
-                Cow::Owned(name) => self.note(named, &name.into(), load),
-            }
-            named += 1;
+            let name = match name_of(throttle.policy(), &client.name) {
+                Cow::Borrowed(_) => Arc::clone(&client.name),
+                Cow::Owned(name) => name.into(),
+            };
+            self.loads.push((name, load));
         }
-        self.loads.truncate(named);
         self.keep_largest(throttle, &mut unnamed);
         for (group, mut load) in unnamed.into_iter().enumerate().filter(|(_, load)| *load != Load::default()) {
             load.demand = load.demand.min(params.capacity);
@@ -113,7 +112,7 @@ impl DemandMeter {
             let group = throttle.client(name).and_then(Client::group).unwrap_or(0);
             unnamed[group].add(*load);
         }
-        // Loads keep their order, which the next look meets again.
+        // Loads keep their order: as long as they do not change, they are told as they were before.
         order.sort_unstable();
         order.iter().enumerate().for_each(|(place, &index)| self.loads.swap(place, index));
         self.loads.truncate(order.len());
@@ -144,15 +143,6 @@ impl DemandMeter {
             *meter = new();
         }
         meter
-    }
-
-    /// Notes the load of the client that comes next. Most looks meet the clients of the look before.
-    fn note(&mut self, index: usize, name: &Arc<str>, load: Load) {
-        match self.loads.get_mut(index) {
-            Some(entry) if Arc::ptr_eq(&entry.0, name) => entry.1 = load,
-            Some(entry) => *entry = (Arc::clone(name), load),
-            None => self.loads.push((Arc::clone(name), load)),
-        }
     }
 }
 

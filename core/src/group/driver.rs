@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::control::{ControlLog, Event, LogCall, OpeningNumber};
 use super::demand::DemandMeter;
-use super::member::{Admissions, Member};
+use super::member::Member;
 use super::state::{BANK, Progress, SeatRecord, StateKind};
 use super::targets::Shares;
 use super::{Clocks, GroupParams};
@@ -15,32 +15,6 @@ use crate::policy::Policy;
 use crate::scheduler::GroupPart;
 use crate::throttle::Throttle;
 use crate::units::Time;
-
-impl Admissions for Throttle {
-    fn count(&mut self, now: Time) -> u64 {
-        self.window_count(now)
-    }
-
-    fn departures(&mut self, now: Time) -> Vec<(Time, u64)> {
-        self.window_departures(now).collect()
-    }
-
-    fn slices(&mut self, now: Time) -> Vec<(Time, u64)> {
-        self.window_slices(now).collect()
-    }
-
-    fn total(&self) -> u64 {
-        self.admitted()
-    }
-
-    fn forget(&mut self) {
-        self.begin_window();
-    }
-
-    fn charge(&mut self, now: Time, at: Time, count: u64) {
-        self.charge_earlier(now, at, count);
-    }
-}
 
 /// The seats that a member opens: its own, those of members that stopped, and the bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]

@@ -52,7 +52,15 @@ impl SeatLedger {
     pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> bool {
         self.is_at_end = false;
         match record {
-            SeatRecord::State(state) => return self.apply_state(now, state),
+            SeatRecord::State(state) => {
+                let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
+                if &*state.seat == BANK {
+                    self.issue = Some(state.issue);
+                }
+                let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
+                self.seats.insert(Arc::clone(&state.seat), seat);
+                return began_anew;
+            }
             SeatRecord::Loads(loads) => {
                 let told = self.told.entry(Arc::clone(&loads.seat)).or_default();
                 self.clients.update(&mut told.loads, &loads.loads);
@@ -66,16 +74,6 @@ impl SeatLedger {
             }
         }
         false
-    }
-
-    fn apply_state(&mut self, now: Time, state: &State) -> bool {
-        let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
-        if &*state.seat == BANK {
-            self.issue = Some(state.issue);
-        }
-        let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
-        self.seats.insert(Arc::clone(&state.seat), seat);
-        began_anew
     }
 
     /// The issue of the bank; `None` if no member ever made capacity.

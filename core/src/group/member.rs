@@ -22,11 +22,12 @@ use strum::IntoStaticStr;
 use super::charged::Charged;
 use super::control::{Event, LogCall, OpeningNumber};
 use super::ledger::{LastState, SeatLedger};
-use super::state::{BANK, SeatLoads, SeatRecord, StateKind, Terms};
+use super::state::{BANK, SeatLoads, SeatRecord, State, StateKind, Terms};
 use super::targets::Shares;
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::allocator::{ClientGroupPart, Part};
 use crate::scheduler::GroupPart;
+pub use crate::throttle::Admissions;
 use crate::units::{Time, lengthened};
 use holding::Holding;
 use looks::Targets;
@@ -35,24 +36,6 @@ use others::Other;
 /// An opening that failed is begun again after this time.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The admissions of the instance, as its throttle counts them.
-pub trait Admissions {
-    /// The admissions in the window that ends now, those of [`charge`](Admissions::charge) included.
-    fn count(&mut self, now: Time) -> u64;
-    /// The times at which admissions leave the window, ascending, with their numbers.
-    fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
-    /// The admissions in the window, with the moment until which they were made.
-    fn slices(&mut self, now: Time) -> Vec<(Time, u64)>;
-    /// All admissions so far, without those of [`charge`](Admissions::charge).
-    fn total(&self) -> u64;
-    /// Forgets the window: its admissions are charged elsewhere.
-    fn forget(&mut self);
-    /// Adds admissions of earlier lives and of other seats to the window. They count from `at` on, which is no later
-    /// than `now`.
-    fn charge(&mut self, now: Time, at: Time, count: u64);
-}
-
-/// The state of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum MemberState {
@@ -83,21 +66,13 @@ struct OwnOpening {
 /// An own state, and what it announced.
 #[derive(Debug)]
 struct Announcement {
-    seq: u64,
-    /// The configuration for which the hold and the admissions were announced.
-    terms: Terms,
-    /// The member leaves with this state.
-    is_last: bool,
+    state: State,
     /// On the fast clock.
     made: Time,
-    /// The number of announced admissions.
-    ahead: u64,
     /// The total of admissions that must not be exceeded.
     until_total: u64,
     /// The end of the time for which they may be made, on the fast clock.
     until: Time,
-    /// The moves that the state acknowledges.
-    seen: BTreeMap<Arc<str>, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -237,17 +212,6 @@ impl Member {
         }
     }
 
-    /// The number of the first move of a seat without a state: larger than any that it had before.
-    fn first_move(&self) -> u64 {
-        (self.ledger.position() << 16) + 1
-    }
-
-    fn take_all_moves(&mut self, now: Clocks, admissions: &mut impl Admissions) {
-        let givers: Vec<Arc<str>> = self.ledger.givers().map(|giver| Arc::clone(&giver.state.seat)).collect();
-        givers.iter().for_each(|giver| self.take_moves(now, giver, admissions));
-        self.holding.keep_givers(&self.ledger);
-    }
-
     /// The own seat is open: its last state is known for sure, and no other process writes it.
     fn adopt(&mut self, now: Clocks, admissions: &mut impl Admissions) {
         let last = self.ledger.seat(&self.seat).cloned();
@@ -255,7 +219,7 @@ impl Member {
             Some(LastState { state, .. }) if state.author == self.life && state.kind != StateKind::Claimed => {
                 self.exit.left |= state.kind == StateKind::Left;
                 match &self.announced.flight {
-                    Some(flight) if flight.seq == state.seq => self.commit(),
+                    Some(flight) if flight.state.seq == state.seq => self.commit(),
                     // The state in doubt was never committed, and never will be.
                     Some(_) => {
                         self.holding.take_back();
@@ -278,7 +242,9 @@ impl Member {
                 self.holding = Holding::inherited(&self.blank_state(&self.seat, StateKind::Own), now.slow);
             }
         }
-        self.take_all_moves(now, admissions);
+        let givers: Vec<Arc<str>> = self.ledger.givers().map(|giver| Arc::clone(&giver.state.seat)).collect();
+        givers.iter().for_each(|giver| self.take_moves(now, giver, admissions));
+        self.holding.keep_givers(&self.ledger);
         self.look_soon();
     }
 
@@ -309,8 +275,8 @@ impl Member {
     fn commit(&mut self) {
         if let Some(flight) = self.announced.flight.take() {
             self.announced.began = true;
-            self.exit.left |= flight.is_last;
-            self.holding.note_state(flight.seq);
+            self.exit.left |= flight.state.kind == StateKind::Left;
+            self.holding.note_state(flight.state.seq);
             self.announced.committed = Some(flight);
         }
     }
@@ -335,7 +301,7 @@ impl Member {
     /// The last committed state, unless it is of another cycle or mode: what it held may be many times the capacity of
     /// this cycle. The first state of this one burns the rest.
     fn last_announced(&self) -> Option<&Announcement> {
-        self.announced.committed.as_ref().filter(|last| last.terms.agree_with(&self.params.terms()))
+        self.announced.committed.as_ref().filter(|last| last.state.terms.agree_with(&self.params.terms()))
     }
 
     /// The part of the capacity that the instance may use now.
@@ -434,18 +400,21 @@ impl Member {
 
     /// The admissions that the last committed state announced.
     pub fn ahead(&self) -> u64 {
-        self.announced.committed.as_ref().map_or(0, |last| last.ahead)
+        self.announced.committed.as_ref().map_or(0, |last| last.state.ahead)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.
     pub fn part(&self, client: &str) -> Option<Part> {
-        self.split.part(&self.ledger, client)
+        let Targets { shares, splitter, .. } = &self.split;
+        let part = |name: &str| splitter.part(self.ledger.clients.number(name)?);
+        let unnamed = || part(shares.unnamed(client)).filter(|_| !shares.lists(client));
+        part(&shares.named(client)).or_else(unnamed)
     }
 
     /// The part of a client group at this member, at the last split; the name is that of
     /// [`ClientGroup`](crate::scheduler::ClientGroup).
     pub fn group_part(&self, name: &str) -> Option<ClientGroupPart> {
-        self.split.group_part(name)
+        self.split.splitter.group_part(&self.split.shares, name)
     }
 
     /// Returns the groups of clients in the names of the clients that any member's loads name, perhaps repeatedly.

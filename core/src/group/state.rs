@@ -10,9 +10,10 @@ use crate::policy::Mode;
 pub const BANK: &str = "";
 
 /// The relation of a state's author to the seat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum StateKind {
     /// The seat's owner wrote it, and goes on.
+    #[default]
     Own,
     /// The seat's owner wrote it last.
     Left,
@@ -44,7 +45,7 @@ pub struct Move {
 }
 
 /// A state of a seat. The last committed one is the truth about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     pub seat: Arc<str>,
     /// The random number that the bank got when the log began. States of another issue count as none.
@@ -79,7 +80,7 @@ impl State {
 }
 
 /// The configuration of a member, as far as other members must know it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Terms {
     /// The capacity in records per cycle.
     pub capacity: u64,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::state::{Load, SeatLoads, SeatRecord};
+use super::state::{Load, SeatLoads, SeatRecord, State};
 
 pub const VERSION: u8 = 1;
 
@@ -57,24 +57,22 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, WireError>
         _ => return Err(WireError::Key),
     };
     let seat: Arc<str> = Arc::from(seat);
-    let rest = match value.map(<[u8]>::split_first) {
-        None if of_state => return Ok(SeatRecord::Tombstone(seat)),
-        None => return Ok(SeatRecord::LoadsTombstone(seat)),
-        Some(Some((&VERSION, rest))) => rest,
-        Some(Some((&found, _))) => return Err(WireError::Version { found }),
-        Some(None) => return Err(WireError::Value),
+    let Some(value) = value else {
+        return Ok(if of_state { SeatRecord::Tombstone(seat) } else { SeatRecord::LoadsTombstone(seat) });
     };
-    let record = match of_state {
-        true => postcard::from_bytes(rest).map(SeatRecord::State),
-        false => loads(rest).map(SeatRecord::Loads),
+    let rest = match value.split_first() {
+        Some((&VERSION, rest)) => rest,
+        Some((&found, _)) => return Err(WireError::Version { found }),
+        None => return Err(WireError::Value),
     };
-    let record = record.map_err(|_| WireError::Value)?;
-    let about = match &record {
-        SeatRecord::State(state) => &state.seat,
-        SeatRecord::Loads(loads) => &loads.seat,
-        SeatRecord::Tombstone(seat) | SeatRecord::LoadsTombstone(seat) => seat,
+    let (about, record) = if of_state {
+        let state: State = postcard::from_bytes(rest).map_err(|_| WireError::Value)?;
+        (Arc::clone(&state.seat), SeatRecord::State(state))
+    } else {
+        let loads = loads(rest).map_err(|_| WireError::Value)?;
+        (Arc::clone(&loads.seat), SeatRecord::Loads(loads))
     };
-    if *about == seat { Ok(record) } else { Err(WireError::Value) }
+    if about == seat { Ok(record) } else { Err(WireError::Value) }
 }
 
 /// Reads loads. A build from before members told their rules ends them with the progress.
@@ -87,7 +85,7 @@ fn loads(bytes: &[u8]) -> Result<SeatLoads, postcard::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::state::{Move, Slice, State, StateKind, Terms};
+    use crate::group::state::{Move, Slice, StateKind, Terms};
     use crate::policy::Mode;
 
     fn state() -> State {

@@ -89,11 +89,12 @@ impl Throttle {
             match self.scheduler.serve(now, turn, slot) {
                 ClientTurn::Served { record, in_window } => return Some(self.send(now, slot, record, in_window)),
                 ClientTurn::Blocked => {}
-                ClientTurn::OverLimit { until: Time::NEVER } => {
-                    return Some(self.reject_delayed(slot, Reason::Held, Duration::ZERO));
-                }
                 ClientTurn::OverLimit { until } => {
-                    return Some(self.reject_delayed(slot, Reason::ClientLimit, until.since(now)));
+                    let (reason, retry_after) = match until {
+                        Time::NEVER => (Reason::Held, Duration::ZERO),
+                        until => (Reason::ClientLimit, until.since(now)),
+                    };
+                    return Some(self.reject_delayed(slot, reason, retry_after));
                 }
             }
         }

@@ -106,11 +106,6 @@ impl Throttle {
         self.scheduler.take_parts(now, part_of, part_of_group);
     }
 
-    /// Forgets the admissions of the last cycle: they are charged to a hold of the group otherwise.
-    pub fn begin_window(&mut self) {
-        self.scheduler.gates.begin_window(&self.scheduler.policy);
-    }
-
     /// Adds admissions that others made, at `at`, to the windows of this throttle: they count against its hold.
     pub fn charge_earlier(&mut self, now: Time, at: Time, count: u64) {
         let now = self.not_before(now);

@@ -10,6 +10,51 @@ use crate::policy::Policy;
 use crate::scheduler::{Cause, Client, Registry};
 use crate::units::Time;
 
+/// The admissions of an instance, as its member of a group asks for them.
+pub trait Admissions {
+    /// The admissions in the window that ends now, those of [`charge`](Admissions::charge) included.
+    fn count(&mut self, now: Time) -> u64;
+    /// The times at which admissions leave the window, ascending, with their numbers.
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
+    /// The admissions in the window, with the moment until which they were made.
+    fn slices(&mut self, now: Time) -> Vec<(Time, u64)>;
+    /// All admissions so far, without those of [`charge`](Admissions::charge).
+    fn total(&self) -> u64;
+    /// Forgets the window: its admissions are charged elsewhere.
+    fn forget(&mut self);
+    /// Adds admissions of earlier lives and of other seats to the window. They count from `at` on, which is no later
+    /// than `now`.
+    fn charge(&mut self, now: Time, at: Time, count: u64);
+}
+
+impl Admissions for Throttle {
+    fn count(&mut self, now: Time) -> u64 {
+        self.window_count(now)
+    }
+
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)> {
+        let now = self.not_before(now);
+        self.scheduler.gates.window.departures(now).collect()
+    }
+
+    fn slices(&mut self, now: Time) -> Vec<(Time, u64)> {
+        let now = self.not_before(now);
+        self.scheduler.gates.window.slices(now).collect()
+    }
+
+    fn total(&self) -> u64 {
+        self.admitted()
+    }
+
+    fn forget(&mut self) {
+        self.scheduler.gates.begin_window(&self.scheduler.policy);
+    }
+
+    fn charge(&mut self, now: Time, at: Time, count: u64) {
+        self.charge_earlier(now, at, count);
+    }
+}
+
 impl Throttle {
     pub fn policy(&self) -> &Policy {
         &self.scheduler.policy
@@ -62,19 +107,6 @@ impl Throttle {
     /// All admissions so far, by the gates of the service.
     pub fn admitted(&self) -> u64 {
         self.scheduler.gates.admitted
-    }
-
-    /// The admissions in the window of the scheduler, oldest first: numbers, each with the moment until which they were
-    /// made.
-    pub fn window_slices(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
-        let now = self.not_before(now);
-        self.scheduler.gates.window.slices(now)
-    }
-
-    /// The times at which admissions leave the window of the scheduler, ascending, with their numbers.
-    pub fn window_departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
-        let now = self.not_before(now);
-        self.scheduler.gates.window.departures(now)
     }
 
     /// The number of delayed records and their bytes; none in shadow mode.

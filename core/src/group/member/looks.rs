@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use super::{Admissions, Announcement, Member, OwnOpening};
-use crate::allocator::{ClientGroupPart, Part};
 use crate::group::charged::Charged;
 use crate::group::control::LogCall;
-use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
 use crate::group::state::{Loads, Progress, SeatLoads, SeatRecord, State, StateKind};
 use crate::group::targets::{Shares, SmoothTargets, SplitInput, Splitter};
@@ -44,8 +42,8 @@ pub(super) struct Targets {
     pub targets: BTreeMap<Arc<str>, u64>,
     /// The number of splits so far.
     pub count: u64,
-    shares: Shares,
-    splitter: Splitter,
+    pub shares: Shares,
+    pub splitter: Splitter,
     smooth: SmoothTargets,
     own_loads: MemberLoads,
     /// The last split, with its inputs.
@@ -105,16 +103,6 @@ impl Targets {
     pub fn growth(&self, params: &GroupParams, later: u64) -> Growth {
         let to = self.target.saturating_sub(later);
         self.rise.map_or(Growth::NONE, |(since, _)| Growth { to, until: since + params.window() })
-    }
-
-    pub fn part(&self, ledger: &SeatLedger, client: &str) -> Option<Part> {
-        let part = |name: &str| self.splitter.part(ledger.clients.number(name)?);
-        let unnamed = || part(self.shares.unnamed(client)).filter(|_| !self.shares.lists(client));
-        part(&self.shares.named(client)).or_else(unnamed)
-    }
-
-    pub fn group_part(&self, name: &str) -> Option<ClientGroupPart> {
-        self.splitter.group_part(&self.shares, name)
     }
 }
 
@@ -226,24 +214,30 @@ impl Member {
                 let limit = least_limit(now.slow, departures, self.params.cycle, self.split.target);
                 limit.saturating_add(later)
             }
-            Mode::Reject => used.saturating_add(self.reserve()),
+            // The records that come until the window next empties a bit. Without room they would be lost.
+            Mode::Reject => {
+                let time = Duration::from_secs(1).max(self.params.cycle / 64);
+                used.saturating_add(self.part_of_cycle(self.split.target.min(self.holding.hold()), time))
+            }
         };
         let loads = self.due_loads(now, loads, progress);
         let total = admissions.total();
         let is_low = |last: &Announcement| {
-            let left = last.until_total.saturating_sub(total);
-            let spare = last.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
-            last.ahead.saturating_sub(left) > spare.min(last.ahead / 2)
+            let (ahead, left) = (last.state.ahead, last.until_total.saturating_sub(total));
+            let spare = ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
+            ahead.saturating_sub(left) > spare.min(ahead / 2)
         };
         let committed = self.announced.committed.as_ref();
         // The others wait for another capacity: the least that any member has told is in force.
-        let is_due = self.is_state_old(now)
-            || committed.is_some_and(|last| last.terms.capacity != self.params.capacity || is_low(last))
-            || self.last_announced().is_none();
+        let is_superseded = |last: &Announcement| {
+            let is_old = now.fast >= last.made + self.times.heartbeat;
+            is_old || last.state.terms.capacity != self.params.capacity || is_low(last)
+        };
+        let is_due = committed.is_none_or(is_superseded) || self.last_announced().is_none();
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged = |last: &Announcement| {
-            self.holding.seen().iter().any(|(giver, id)| last.seen.get(giver).is_none_or(|known| known < id))
+            self.holding.seen().iter().any(|(giver, id)| last.state.seen.get(giver).is_none_or(|known| known < id))
         };
         let acknowledges = committed.is_some_and(is_unacknowledged) && now.slow >= self.announced.made_at + UNHURRIED;
         if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
@@ -308,12 +302,6 @@ impl Member {
         gifts.take(MAX_MOVES - self.holding.open_moves()).map(|(name, hold, _)| (name, hold)).collect()
     }
 
-    /// Reject mode: the records that come until the window next empties a bit. Without room they would be lost.
-    fn reserve(&self) -> u64 {
-        let time = Duration::from_secs(1).max(self.params.cycle / 64);
-        self.part_of_cycle(self.split.target.min(self.holding.hold()), time)
-    }
-
     /// The number of admissions to announce: those of a time, or a quarter of what is free.
     fn find_ahead(&self, used: u64) -> u64 {
         let cycle = self.params.cycle;
@@ -333,11 +321,6 @@ impl Member {
     /// The part of a cycle's records that comes in a time, rounded up.
     fn part_of_cycle(&self, records: u64, time: Duration) -> u64 {
         (u128::from(records) * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
-    }
-
-    /// Returns whether there is no committed state, or the last one is a heartbeat old.
-    fn is_state_old(&self, now: Clocks) -> bool {
-        self.announced.committed.as_ref().is_none_or(|last| now.fast >= last.made + self.times.heartbeat)
     }
 
     /// The loads, if they are to be told.
@@ -421,21 +404,16 @@ impl Member {
             ..self.blank_state(&self.seat, kind)
         };
         let state = self.holding.fill(now.slow, &self.params, &own, blank);
+        let records =
+            [SeatRecord::State(state.clone())].into_iter().chain(loads.clone().map(SeatRecord::Loads)).collect();
+        calls.push(LogCall::Write { attempt: self.openings.own.attempt, records });
         self.announced.flight = Some(Announcement {
-            seq: state.seq,
-            terms: self.params.terms(),
-            is_last: kind == StateKind::Left,
+            state,
             made: now.fast,
-            ahead,
             until_total: admissions.total().saturating_add(ahead),
             until: now.fast + self.params.ahead_time,
-            seen: state.seen.clone(),
         });
-        if let Some(loads) = &loads {
-            self.announced.told = Some((loads.clone(), now.slow));
-        }
+        self.announced.told = loads.map(|loads| (loads, now.slow)).or(self.announced.told.take());
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
-        let records = [SeatRecord::State(state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
-        calls.push(LogCall::Write { attempt: self.openings.own.attempt, records });
     }
 }

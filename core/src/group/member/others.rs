@@ -192,15 +192,10 @@ impl Member {
             issue: self.ledger.issue().unwrap_or(self.life),
             author: self.life,
             kind,
-            seq: 0,
-            hold: 0,
-            slices: Vec::new(),
-            ahead: 0,
-            ahead_time_ms: 0,
-            out: Vec::new(),
-            next: self.first_move(),
-            seen: Default::default(),
+            // Larger than the number of any move that the seat had before.
+            next: (self.ledger.position() << 16) + 1,
             terms: self.params.terms(),
+            ..State::default()
         }
     }
 
