@@ -16,10 +16,8 @@
 
 mod at_least_once;
 mod bisecting;
-mod early;
 mod exactly_once;
 mod producers;
-mod resync;
 
 use std::{mem, time::Duration};
 

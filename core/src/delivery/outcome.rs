@@ -105,29 +105,60 @@ pub enum AttemptOutcome {
 /// An occurrence for the log and the metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A call of a transaction failed.
-    CallFailed { phase: Phase, class: ErrorClass },
-    /// A transaction ended without an acknowledged commit.
-    AttemptEnded { outcome: AttemptOutcome, error: DeliveryError },
-    /// The producer was replaced.
-    ProducerReplaced { cause: ReplaceCause, error: DeliveryError },
+    CallFailed {
+        phase: Phase,
+        class: ErrorClass,
+    },
+    AttemptEnded {
+        outcome: AttemptOutcome,
+        error: DeliveryError,
+    },
+    ProducerReplaced {
+        cause: ReplaceCause,
+        error: DeliveryError,
+    },
     /// An attempt with this many outputs took too long: the next one has fewer.
-    Divided { outputs: usize, next: usize },
+    Divided {
+        outputs: usize,
+        next: usize,
+    },
     /// The commit waits until the group is stable.
     GroupMoved(ClientError),
     CommitRetried(ClientError),
     /// Outputs that may have arrived are sent again.
-    SentAgain { records: usize, error: ClientError },
+    SentAgain {
+        records: usize,
+        error: ClientError,
+    },
     /// The committed offsets can't be read yet.
     CommittedUnreadable(ClientError),
     /// The round was compared with the committed offsets: `done` outputs were committed, `left` were not.
-    Compared { done: usize, left: usize },
+    Compared {
+        done: usize,
+        left: usize,
+    },
     /// The committed offset is higher than this owner's.
-    Overtaken { partition: u32, committed: i64, known: i64 },
+    Overtaken {
+        partition: u32,
+        committed: i64,
+        known: i64,
+    },
     /// A record that the target refuses goes to the dead-letter topic.
-    Undeliverable { partition: u32, offset: i64, error: DeliveryError },
+    Undeliverable {
+        partition: u32,
+        offset: i64,
+        error: DeliveryError,
+    },
     /// The dead-letter topic refuses a record, or the stub with its key: a stub, or one without the key, goes there.
-    Stubbed { partition: u32, offset: i64, error: DeliveryError },
+    Stubbed {
+        partition: u32,
+        offset: i64,
+        error: DeliveryError,
+    },
     /// A record of which each stub is refused, too, is dropped.
-    Discarded { partition: u32, offset: i64, error: DeliveryError },
+    Discarded {
+        partition: u32,
+        offset: i64,
+        error: DeliveryError,
+    },
 }

@@ -127,12 +127,8 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
                 self.throttle.handle_undeliverable(output.client.as_deref());
                 Event::Undeliverable { partition, offset, error }
             }
-            (Some(_), Form::Whole) => {
-                output.form = Form::Stub;
-                Event::Stubbed { partition, offset, error }
-            }
-            (Some(_), Form::Stub) => {
-                output.form = Form::KeylessStub;
+            (Some(_), form @ (Form::Whole | Form::Stub)) => {
+                output.form = if form == Form::Whole { Form::Stub } else { Form::KeylessStub };
                 Event::Stubbed { partition, offset, error }
             }
             (Some(_), Form::KeylessStub) if self.machine.rules.discard_undeliverable => {
