@@ -11,7 +11,7 @@
 //! nanoseconds.
 //!
 //! - `params`: the settings, and the offsets of a poll
-//! - `signals`: how late the service is. `partition`: what is open in one partition, and how late its commits are
+//! - `signals`: how late the service is, by what is open in each partition and how late its commits are
 //! - `estimate`: the rate that the service can finish
 //! - `history`: the rate that the service finishes
 //! - `view`: the state, as the shell shows it
@@ -19,7 +19,6 @@
 mod estimate;
 mod history;
 mod params;
-mod partition;
 mod signals;
 mod view;
 
@@ -139,7 +138,8 @@ impl Pace {
     /// call in which records waited for admission, or were rejected for lack of capacity.
     pub fn handle_offsets(&mut self, now: Time, offsets: &[Offsets], admitted: u64, waited: Ratio) {
         self.contact = OffsetNews { follows: false, blind_since: None, told_at: Some(now) };
-        let (knew_any, differ) = (self.signals.know_any(), self.signals.note_offsets(now, offsets));
+        let knew_any = !self.signals.partitions.is_empty();
+        let differ = self.signals.note_offsets(now, offsets);
         if differ {
             self.forget_rate();
         }
@@ -154,9 +154,11 @@ impl Pace {
         let ends: i64 = offsets.iter().map(|one| one.end).sum();
         let others = i128::from(ends) - i128::from(admitted);
         let observes = self.params.control == Control::Observe;
-        match self.signals.stalled {
-            true => self.rates.clear(),
-            false => self.rates.push(now, self.signals.commits(), others, is_busy, observes),
+        if self.signals.stalled {
+            self.rates.clear();
+        } else {
+            let commits = self.signals.partitions.values().map(|partition| partition.commit).collect();
+            self.rates.push(now, commits, others, is_busy, observes);
         }
         let (late, target) = (self.signals.late, self.params.target(self.known_estimate()));
         self.brake = brake(late, target);
@@ -190,12 +192,15 @@ impl Pace {
     /// The partitions whose open offsets may be markers of transactions only: their end has not moved for a while.
     /// Consumers that commit the offset after their last record never commit past such a tail.
     pub fn doubtful_tails(&self, now: Time) -> impl Iterator<Item = Offsets> {
-        self.signals.doubtful_tails(now)
+        let partitions = self.signals.partitions.iter();
+        partitions.filter_map(move |(&number, partition)| partition.doubtful_tail(now, number))
     }
 
     /// Notes that no record lies between the committed offset and the end of a partition.
     pub fn handle_empty_tail(&mut self, tail: Offsets) {
-        self.signals.close_until(tail);
+        if let Some(partition) = self.signals.partitions.get_mut(&tail.partition) {
+            partition.close_until(tail.end);
+        }
     }
 
     /// The limit in force, in records per cycle; the configured capacity if the estimate is only reported.

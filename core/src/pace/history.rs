@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{MILLI, SECOND, partition::LastCommit};
+use super::{MILLI, SECOND, signals::LastCommit};
 use crate::units::{Time, nanos};
 
 /// The longest history.
@@ -12,6 +12,8 @@ const MAX_AGE: u64 = 60 * SECOND;
 const LONG_AGE: u64 = 58 * SECOND;
 /// A shorter history needs this many records.
 const MIN_RECORDS: i64 = 200;
+/// The least length of a window with an earliest beginning.
+const LEAST_WINDOW: u64 = 5 * SECOND;
 
 /// The commits of the last minute.
 #[derive(Debug, Default)]
@@ -33,12 +35,8 @@ pub(super) struct RateWindow {
     /// The least length, in nanoseconds; two gaps if that is more.
     pub(super) length: u64,
     pub(super) gap: u64,
-    /// The earliest beginning. A window that begins there may be as short as [`RateWindow::LEAST`].
+    /// The earliest beginning. A window that begins there may be as short as [`LEAST_WINDOW`].
     pub(super) since: Option<Time>,
-}
-
-impl RateWindow {
-    const LEAST: u64 = 5 * SECOND;
 }
 
 /// The units of a rate.
@@ -116,7 +114,7 @@ impl CommitHistory {
         for (index, old) in self.polls.iter().enumerate().rev() {
             let age = newest.at.nanos_since(old.at);
             let is_last = index == 0 || is_before(&self.polls[index - 1]);
-            let least = if is_last && window.since.is_some() { RateWindow::LEAST } else { window.length };
+            let least = if is_last && window.since.is_some() { LEAST_WINDOW } else { window.length };
             if age >= least.max(2 * window.gap) {
                 let (rate, records) = rate_between(old, newest, units);
                 if records >= MIN_RECORDS || index == 0 && age >= LONG_AGE {

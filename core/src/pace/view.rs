@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::{IntoStaticStr, VariantNames};
 
-use super::partition::TargetPartition;
+use super::signals::TargetPartition;
 use super::{ChangeCause, Control, MILLI, Pace};
 use crate::units::{Ratio, Time};
 
@@ -69,6 +69,7 @@ impl Pace {
     pub fn view(&self, now: Time) -> PaceView {
         let estimate = self.estimate.milli;
         let rounded = |milli: u64| (milli + MILLI / 2) / MILLI;
+        let partitions = || self.signals.partitions.values();
         PaceView {
             state: self.state(),
             control: self.params.control,
@@ -81,10 +82,10 @@ impl Pace {
             late: Duration::from_nanos(self.signals.late),
             usual: Duration::from_nanos(self.signals.longest(TargetPartition::usual)),
             gap: Duration::from_nanos(self.signals.longest(|partition| partition.gap)),
-            open_offsets: self.signals.open_offsets(),
+            open_offsets: partitions().map(TargetPartition::open_offsets).sum(),
             rate: self.rates.last.map(rounded),
             signal_age: self.contact.told_at.map(|at| now.since(at)),
-            stuck_partitions: self.signals.stuck_partitions(now),
+            stuck_partitions: partitions().filter(|partition| partition.is_stuck(now)).count(),
             changes: self.estimate.changes,
         }
     }
