@@ -6,19 +6,19 @@
 
 mod partition;
 mod pauses;
-mod rejections;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::offset_map::{self, AdmissionSlice, OffsetMap, TooLarge};
 use crate::policy::{Overflow, Policy};
+use crate::reason::{Grounds, Rejection};
 use crate::tracker::{Seen, Tracker};
 use crate::units::{NANOS_PER_MILLI, Time};
 use crate::{chunks::Chunks, slot::Slot};
 use partition::{HeldRecord, MapRoom, NOT_HELD, Partition, SoleClient};
 pub use partition::{Location, Observed, PartitionView};
+use pauses::Behind;
 pub use pauses::{PauseReason, Reading, TopicWait};
-pub use rejections::PendingRejection;
 
 /// Wall clocks that differ by no more than this are taken for equal.
 const CLOCK_JITTER_MS: u64 = 2;
@@ -41,6 +41,17 @@ pub struct Ledger {
     map_room: MapRoom,
     /// The wall clock less the time of the calls, in milliseconds.
     wall_ahead_ms: i64,
+}
+
+/// A rejected record that waits for room in the offset map.
+#[derive(Debug)]
+pub struct PendingRejection {
+    pub slot: Slot,
+    pub bytes: u32,
+    pub rejection: Rejection,
+    /// The name of the client at the time of the rejection.
+    pub name: Option<Arc<str>>,
+    pub grounds: Grounds,
 }
 
 impl Ledger {
@@ -249,6 +260,63 @@ impl Ledger {
         offset == tracker.base() || tracker.bits_bound_after(offset) <= self.map_room.set_bits
     }
 
+    // ## Rejected records that wait for room in the offset map
+
+    /// Keeps a rejected record until its completion fits in the offset map.
+    #[cold]
+    pub fn keep_rejection(&mut self, number: u32, offset: i64, rejection: PendingRejection) {
+        self.hold(rejection.slot, number, offset);
+        self.pending_rejections.0 += 1;
+        self.pending_rejections.1 += u64::from(rejection.bytes);
+        let rejections = &mut self.partitions[number as usize].pending_rejections;
+        rejections.push_back(rejection);
+        if rejections.len() == 1 {
+            self.rejecting.push(number);
+        }
+        if self.pauses(number) {
+            self.pause(number, PauseReason::Map);
+        }
+    }
+
+    /// Returns whether a held record is a pending rejection, given that it is the oldest of its partition.
+    pub fn is_pending_rejection(&self, oldest: Slot) -> bool {
+        let Some(location) = self.location(oldest) else { return false };
+        let rejections = &self.partitions[location.partition as usize].pending_rejections;
+        rejections.front().is_some_and(|rejection| rejection.slot == oldest)
+    }
+
+    /// Takes the first pending rejection that fits in the offset map of its partition; the record is not held any more,
+    /// and not completed.
+    pub fn take_rejection(&mut self) -> Option<(Location, PendingRejection)> {
+        for at in 0..self.rejecting.len() {
+            let number = self.rejecting[at];
+            let slot = self.partitions[number as usize].pending_rejections.front()?.slot;
+            let location = self.location(slot)?;
+            if self.has_room(number, location.offset) {
+                let rejections = &mut self.partitions[number as usize].pending_rejections;
+                let rejection = rejections.pop_front()?;
+                if rejections.is_empty() {
+                    self.rejecting.swap_remove(at);
+                }
+                self.subtract(&rejection);
+                self.release(slot);
+                return Some((location, rejection));
+            }
+        }
+        None
+    }
+
+    /// A partition with a pending rejection for which room is made by an eviction.
+    pub fn next_rejecting(&self) -> Option<u32> {
+        self.rejecting.iter().copied().find(|&number| !self.pauses(number))
+    }
+
+    /// Counts a pending rejection no longer.
+    pub(super) fn subtract(&mut self, rejection: &PendingRejection) {
+        self.pending_rejections.0 -= 1;
+        self.pending_rejections.1 -= u64::from(rejection.bytes);
+    }
+
     // ## Commits
 
     /// Partitions in which a record completed since their last commit.
@@ -282,7 +350,15 @@ impl Ledger {
     // ## Views
 
     pub fn partition(&self, number: u32) -> Option<PartitionView> {
-        self.assigned(number).map(|partition| partition.view(self.map_room.set_bits))
+        self.assigned(number).map(|partition| PartitionView {
+            base: partition.tracker.base(),
+            next: partition.tracker.next(),
+            held: partition.held.len(),
+            is_behind: partition.behind != Behind::No,
+            span: partition.tracker.span(),
+            map_used: partition.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64,
+            map_characters: partition.map_characters,
+        })
     }
 
     /// The completed offsets of an assigned partition.

@@ -141,22 +141,6 @@ impl Partition {
         let (span, limit) = (self.tracker.span(), offset_map::MAX_SPAN / 4 * 3);
         span > limit || span > 0 && self.tracker.bits_bound() > set_bits / 4 * 3
     }
-
-    pub(super) fn map_is_half_empty(&self, set_bits: u64) -> bool {
-        self.tracker.bits_bound() <= set_bits / 2 && self.tracker.span() <= offset_map::MAX_SPAN / 2
-    }
-
-    pub(super) fn view(&self, set_bits: u64) -> PartitionView {
-        PartitionView {
-            base: self.tracker.base(),
-            next: self.tracker.next(),
-            held: self.held.len(),
-            is_behind: self.behind != Behind::No,
-            span: self.tracker.span(),
-            map_used: self.tracker.bits_bound() as f64 / set_bits.max(1) as f64,
-            map_characters: self.map_characters,
-        }
-    }
 }
 
 /// The split of an offset map's budget.

@@ -2,8 +2,8 @@
 
 use strum::{IntoStaticStr, VariantNames};
 
-use super::{Ledger, wall_ms};
-use crate::{policy::Overflow, units::Time};
+use super::{Ledger, Partition, wall_ms};
+use crate::{offset_map::MAX_SPAN, policy::Overflow, units::Time};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case", const_into_str)]
@@ -151,8 +151,8 @@ impl Ledger {
     /// Returns whether the next records fit, too. They always do if no record of the partition is held: then only
     /// unread records hold its committable offset back, as after a restart with a full map.
     fn may_resume(&self, number: u32) -> bool {
-        let partition = &self.partitions[number as usize];
-        partition.held.is_empty()
-            || partition.map_is_half_empty(self.map_room.set_bits) && self.has_room(number, partition.tracker.next())
+        let Partition { tracker, held, .. } = &self.partitions[number as usize];
+        let is_half_empty = || tracker.bits_bound() <= self.map_room.set_bits / 2 && tracker.span() <= MAX_SPAN / 2;
+        held.is_empty() || is_half_empty() && self.has_room(number, tracker.next())
     }
 }
