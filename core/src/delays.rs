@@ -11,17 +11,6 @@ pub const BOUNDS: [f64; 18] =
 /// Upper bounds of the buckets of one client's delays, in seconds. They are few, since every client has its own.
 pub const CLIENT_BOUNDS: [f64; 11] = [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 90.0, 300.0, 900.0];
 
-/// [`CLIENT_BOUNDS`] in nanoseconds.
-const CLIENT_BOUND_NANOS: [u64; CLIENT_BOUNDS.len()] = {
-    let mut nanos = [0; CLIENT_BOUNDS.len()];
-    let mut at = 0;
-    while at < nanos.len() {
-        nanos[at] = (CLIENT_BOUNDS[at] * 1e9) as u64;
-        at += 1;
-    }
-    nanos
-};
-
 /// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
 #[derive(Debug, Clone, Default)]
 pub struct Histogram {
@@ -58,9 +47,8 @@ pub struct ClientDelays {
 
 impl ClientDelays {
     pub fn record(&mut self, delay: Duration) {
-        let nanos = nanos(delay);
-        let micros = nanos / 1_000;
-        self.counts[CLIENT_BOUND_NANOS.iter().take_while(|&&bound| bound < nanos).count()] += 1;
+        let (seconds, micros) = (delay.as_secs_f64(), nanos(delay) / 1_000);
+        self.counts[CLIENT_BOUNDS.iter().take_while(|&&bound| bound < seconds).count()] += 1;
         self.sum = self.sum.saturating_add(micros);
         self.longest = self.longest.max(micros);
     }

@@ -47,14 +47,7 @@ impl LinkedList {
 
     /// Appends a slot. Returns the links for the caller to store in its entry.
     pub(crate) fn push<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, slot: Slot) -> Links {
-        let before = self.tail;
-        match before {
-            NONE => self.head = slot.0,
-            before => links(&mut table[before as usize]).after = slot.0,
-        }
-        self.tail = slot.0;
-        self.len += 1;
-        Links { before, after: NONE }
+        self.insert(table, links, slot, |_| true)
     }
 
     /// Inserts a slot behind the last entry that `comes_before` accepts. Returns the links for the caller to store in

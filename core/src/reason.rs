@@ -2,32 +2,57 @@
 
 use std::{sync::Arc, time::Duration};
 
-use strum::{IntoStaticStr, VariantArray, VariantNames};
+use strum::{EnumMessage, IntoStaticStr, VariantArray, VariantNames};
 
 /// The reason for which a record went to the dead-letter topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray, VariantNames)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, EnumMessage, IntoStaticStr, VariantArray, VariantNames,
+)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 #[repr(u8)]
 pub enum Reason {
     /// No client id, or one that can't be read.
+    #[strum(message = "The record was not processed: it names no client; give it a valid client id and send it again")]
     Anonymous,
     /// The source does not allow this client.
+    #[strum(message = "The record was not processed: this topic does not allow its client; correct the client id and \
+        send it again, or ask the operators to allow the client")]
     UnknownClient,
     /// The registry is full.
+    #[strum(message = "The record was not processed: too many clients are active; send it again later, or ask the \
+        operators for a larger max_clients")]
     TooManyClients,
     /// The client's own absolute limit.
+    #[strum(message = "The record was not processed: its client has used up its own limit; send it again after \
+        throttle-retry-after-ms, or ask the operators to redrive it")]
     ClientLimit,
     /// A rule holds the client or its group (reject mode).
+    #[strum(
+        message = "The record was not processed: the operators hold its client; ask them when that ends, and send \
+        it again or have it redriven then"
+    )]
     Held,
     /// The client used its grant (reject mode).
+    #[strum(message = "The record was not processed: its client has sent all that it is granted; send it again after \
+        throttle-retry-after-ms, or ask the operators to redrive it")]
     OverAllocation,
     /// The client is below its grant, but others used the capacity before it was recalled (reject mode).
+    #[strum(
+        message = "The record was not processed: its client has sent its share, and other clients use the rest of \
+        the capacity; send it again after throttle-retry-after-ms, or ask the operators to redrive it"
+    )]
     CapacityInUse,
     /// A backlog bound was reached.
+    #[strum(message = "The record was not processed: too many records were delayed; send it again later and more \
+        slowly, or ask the operators to redrive it")]
     QueueFull,
     /// The record waited for longer than `max_delay`.
+    #[strum(message = "The record was not processed: it was delayed for too long; if it is still of use, send it \
+        again, or ask the operators to redrive it")]
     Expired,
     /// The target refuses it for good.
+    #[strum(message = "The record was not processed: the service's topic can't take it, so correct it before it is \
+        sent again")]
     Undeliverable,
 }
 
@@ -38,47 +63,8 @@ impl Reason {
     pub const NAMES: &[&str] = <Reason as VariantNames>::VARIANTS;
 
     /// A sentence for the people of the product: the record was not processed, why, and what they can do.
-    pub const fn message(self) -> &'static str {
-        match self {
-            Reason::Anonymous => {
-                "The record was not processed: it names no client; give it a valid client id and send it again"
-            }
-            Reason::UnknownClient => {
-                "The record was not processed: this topic does not allow its client; correct the client id and send it \
-                 again, or ask the operators to allow the client"
-            }
-            Reason::TooManyClients => {
-                "The record was not processed: too many clients are active; send it again later, or ask the operators \
-                 for a larger max_clients"
-            }
-            Reason::ClientLimit => {
-                "The record was not processed: its client has used up its own limit; send it again after \
-                 throttle-retry-after-ms, or ask the operators to redrive it"
-            }
-            Reason::Held => {
-                "The record was not processed: the operators hold its client; ask them when that ends, and send it \
-                 again or have it redriven then"
-            }
-            Reason::OverAllocation => {
-                "The record was not processed: its client has sent all that it is granted; send it again after \
-                 throttle-retry-after-ms, or ask the operators to redrive it"
-            }
-            Reason::CapacityInUse => {
-                "The record was not processed: its client has sent its share, and other clients use the rest of the \
-                 capacity; send it again after throttle-retry-after-ms, or ask the operators to redrive it"
-            }
-            Reason::QueueFull => {
-                "The record was not processed: too many records were delayed; send it again later and more slowly, or \
-                 ask the operators to redrive it"
-            }
-            Reason::Expired => {
-                "The record was not processed: it was delayed for too long; if it is still of use, send it again, or \
-                 ask the operators to redrive it"
-            }
-            Reason::Undeliverable => {
-                "The record was not processed: the service's topic can't take it, so correct it before it is sent again"
-            }
-        }
+    pub fn message(self) -> &'static str {
+        self.get_message().expect("each reason has a message")
     }
 }
 

@@ -61,11 +61,6 @@ struct Latest {
 }
 
 impl SlidingCount {
-    /// An empty window as long as a cycle, which counts up to [`EXACT_RECORDS`] records by their exact times.
-    pub fn new(cycle: Duration) -> SlidingCount {
-        SlidingCount::exact_up_to(EXACT_RECORDS, cycle)
-    }
-
     /// An empty window that counts up to `records` records by their exact times. Times take up to 16 bytes for each of
     /// these records: the slices may hold as many records again that have just left the window.
     pub fn exact_up_to(records: usize, cycle: Duration) -> SlidingCount {

@@ -79,10 +79,4 @@ impl Credit {
         let owed = exact.0 as i128 - (i128::from(records) << 64);
         Credit::from_bits(self.0 + owed)
     }
-
-    /// The order in which left-over records are given: the fraction of a grant that rounding took away, plus this
-    /// credit.
-    pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
-        self.0 + i128::from(exact.fraction())
-    }
 }

@@ -25,7 +25,7 @@ pub(super) fn hand_out<'n>(
     if left > 0 {
         candidates.clear();
         candidates.extend(claims.iter().zip(&*grants).enumerate().map(|(index, (claim, grant))| Candidate {
-            key: claim.credit.plus_fraction(grant.exact),
+            key: claim.credit.to_bits() + i128::from(grant.exact.fraction()),
             below: remainders.top(index),
             claim: index as u32,
         }));

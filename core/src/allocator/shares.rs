@@ -61,8 +61,9 @@ impl DefaultShares<u128> {
         let common = gcd(total, u128::from(capacity));
         let (common, reserved, whole) = match reserved {
             Reserved::Part(ratio) => {
-                let (reserved, whole) = lowest_terms(ratio);
-                (common, u128::from(capacity) / common * reserved, whole)
+                let [reserved, whole] = [ratio, Ratio::ONE].map(|ratio| u128::from(ratio.millionths()));
+                let lowest = gcd(whole, reserved);
+                (common, u128::from(capacity) / common * (reserved / lowest), whole / lowest)
             }
             Reserved::Records(records) => {
                 let common = gcd(common, u128::from(records));
@@ -122,12 +123,4 @@ impl<P: PartCount> DefaultShares<P> {
     pub(super) fn over(&self, wants: u64, weight: u64) -> P {
         self.per_record * P::of(u128::from(wants)) - self.default_per_weight * P::of(u128::from(weight))
     }
-}
-
-/// The reservation as a fraction in lowest terms: numerator, denominator.
-fn lowest_terms(reservation: Ratio) -> (u128, u128) {
-    let reserved = u128::from(reservation.millionths());
-    let whole = u128::from(Ratio::ONE.millionths());
-    let common = gcd(whole, reserved);
-    (reserved / common, whole / common)
 }

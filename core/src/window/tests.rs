@@ -41,7 +41,7 @@ fn the_count_is_below_the_limit_from_the_predicted_time() {
 
 #[test]
 fn inheriting_twice_charges_once_and_future_slices_count_now() {
-    let mut window = SlidingCount::new(CYCLE);
+    let mut window = SlidingCount::exact_up_to(EXACT_RECORDS, CYCLE);
     window.add(at(5_001), 2);
     assert_eq!(inherit(&mut window, at(5_100), at(5_005), 5), Some((at(5_000), 3)));
     assert_eq!(inherit(&mut window, at(5_100), at(5_005), 5), None);
@@ -52,7 +52,7 @@ fn inheriting_twice_charges_once_and_future_slices_count_now() {
 
 #[test]
 fn time_that_runs_backwards_loses_no_record() {
-    let mut window = SlidingCount::new(CYCLE);
+    let mut window = SlidingCount::exact_up_to(EXACT_RECORDS, CYCLE);
     window.add(at(9_000), 1);
     window.add(at(100), 1);
     assert_eq!(window.count(at(9_000)), 2);
@@ -61,7 +61,7 @@ fn time_that_runs_backwards_loses_no_record() {
 /// The bug: at two records a cycle, the last record of a client that sends exactly once a cycle still counted.
 #[test]
 fn few_records_leave_exactly_after_a_cycle() {
-    let mut window = SlidingCount::new(CYCLE);
+    let mut window = SlidingCount::exact_up_to(EXACT_RECORDS, CYCLE);
     window.add(at(5_003), 2);
     assert_eq!(window.below_at(at(5_500), 1), at(6_003));
     assert_eq!(window.count(Time::from_nanos(6_003 * NANOS_PER_MILLI - 1)), 2);
