@@ -36,7 +36,7 @@ pub enum Reason {
     #[strum(message = "The record was not processed: its client has sent all that it is granted; send it again after \
         throttle-retry-after-ms, or ask the operators to redrive it")]
     OverAllocation,
-    /// The client is below its grant, but others used the capacity before it was recalled (reject mode).
+    /// The client used its default share, and nothing is left to borrow (reject mode).
     #[strum(
         message = "The record was not processed: its client has sent its share, and other clients use the rest of \
         the capacity; send it again after throttle-retry-after-ms, or ask the operators to redrive it"
