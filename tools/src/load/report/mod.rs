@@ -59,7 +59,7 @@ pub struct LoadReport {
     pub sending_seconds: f64,
     pub total_seconds: f64,
     pub service: ServiceFacts,
-    /// No record was lost or duplicated, and the promise was not broken.
+    /// No record was lost, or duplicated although the delivery is exactly-once, and the promise was not broken.
     pub ok: bool,
     /// Reasons why the run is not ok.
     pub problems: Vec<String>,
