@@ -257,7 +257,7 @@ const RULE: &[Key] = &[
     reloaded_key("from", MOMENT, Unset),
     reloaded_key("until", MOMENT, Unset),
     reloaded_key("disabled", Flag, Text("false")),
-    reloaded_key("note", Kind::Text("a text of at most 256 bytes"), Unset),
+    reloaded_key("note", Kind::Text("a text of 1 to 256 bytes"), Unset),
     reloaded_key("weight", WEIGHT, Unset),
     reloaded_key("max_delay", millis(1, MAX_DELAY), Unset),
     reloaded_key("hold", Flag, Unset),

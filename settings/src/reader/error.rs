@@ -49,7 +49,7 @@ impl ConfigError {
             key: KeyPath::default(),
             service: None,
             problem,
-            allowed: "a file of TOML 1.0 that can be read".to_owned(),
+            allowed: "a file of TOML that can be read".to_owned(),
             origin: Origin::File { path: path.to_owned(), line },
         })
     }
