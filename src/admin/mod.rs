@@ -1,7 +1,8 @@
 //! The HTTP side: probes, metrics, the present figures of the services, and the console, which shows these in browsers.
 //!
-//! Probes are open, and so is `/metrics` unless it needs a token. `/v1` needs one beyond loopback, and one with the
-//! role `operate` for anything but reading. Tokens and certificates are those of the configuration in force.
+//! Probes are open, and so is `/metrics` unless it needs a token. `/v1` needs one beyond loopback: of any role to read
+//! and to try a rule, of role `write` to change one, of role `operate` for the rest. Tokens and certificates are those
+//! of the configuration in force.
 //! Handlers read the snapshots of the engines and ask neither Kafka nor an engine. Slow answers are
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
@@ -38,7 +39,7 @@ use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use watermaster_api::{
     ChangesView, ClientDetail, ClientsView, ConfigView, ExplainView, GroupView, NewestLettersView, NowView, ReloadView,
-    RuleChangesView, RuleView, RulesView, ServiceView, ServicesView,
+    RuleChangesView, RuleDryRun, RuleView, RulesView, ServiceView, ServicesView,
 };
 use watermaster_settings::{AdminToken, Role};
 
@@ -149,6 +150,7 @@ const NOW: &str = "/now";
 const EVENTS: &str = "/services/{name}/events";
 const NO_SERVICE: Refusals = &[(404, "There is no such service.")];
 const NO_CLIENT: Refusals = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
+const NO_RULE: Refusals = &[(400, "The path is not UTF-8."), (404, "There is no such service or rule.")];
 const NO_DRY_RUN: &str = "dry_run is \"true\" or \"false\"";
 const ORIGINS_QUERY: Parameters = &[("origins", "boolean", "true to see each value as its value and its origin.")];
 const RELOAD_QUERY: Parameters =
@@ -173,11 +175,16 @@ const EXPLAIN_QUERY: Parameters = &[
     ("at", "string", "A time (RFC 3339) in place of now."),
 ];
 const BAD_QUERY: Refusals = &[(400, "The question is not as described.")];
-const NOTHING_LOST: Refusals = &[(404, "There is no such service."), (409, "No records of the topic are gone.")];
+const NOTHING_LOST: Refusals = &[
+    (403, NOT_ALLOWED),
+    (404, "There is no such service."),
+    (409, "No records of the topic are gone."),
+    (429, TOO_MANY_CHANGES),
+];
 const BAD_TOP: Refusals = &[(400, "The question is not as described."), (404, "There is no such service.")];
 const NO_RELOAD: Refusals = &[
     (400, "The question is not as described."),
-    (403, "The role of the token is read, and this needs operate."),
+    (403, "The role of the token is not operate."),
     (409, "There is no file to reload."),
     (422, "The new configuration is refused; `errors` lists why."),
 ];
@@ -187,18 +194,21 @@ const CHANGE_QUERY: Parameters = &[
     ("at", "string", "With dry_run: a time (RFC 3339) in place of now."),
     ("wait", "string", "The longest wait until all live instances have the change, at most 10s; PUT counts them."),
 ];
+const NOT_ALLOWED: &str = "The role of the token, or its services, do not allow this.";
+const TOO_MANY_CHANGES: &str = "Too many changes of this instance are on their way.";
 const BAD_CHANGE: Refusals = &[
     (400, "The question or the body is not as described."),
-    (403, "The role of the token, or its services, do not allow this."),
+    (403, NOT_ALLOWED),
     (404, "There is no such service."),
     (408, "The body does not come in time."),
-    (409, "The service has no rules_topic, the topic lost records, or the rule is one of the file."),
+    (409, "The service has no rules_topic or too many rules, its topic lost records, or the rule is one of the file."),
     (412, "Another version is in force; `in_force` shows it."),
     (413, "The body is larger than 64 KiB."),
     (415, "The body is no JSON."),
     (422, "The rule is refused; `errors` lists why."),
     (428, "The request states no version."),
-    (429, "Too many changes of this instance are on their way."),
+    (429, TOO_MANY_CHANGES),
+    (503, "The topic of the rules takes no record or is being read, or too many requests wait."),
     (504, "The outcome is unknown."),
 ];
 
@@ -244,11 +254,11 @@ routes! {
         "Shows the last changes of rules of run time that this instance saw.";
     post "/services/{name}/rules/accept-loss" => rules::accept_loss, openapi::any_object, &[], NOTHING_LOST,
         "Goes on with what the topic of the rules has, after records of it were lost.";
-    get "/services/{name}/rules/{rule}" => rules::one, schema::<RuleView>, &[], NO_CLIENT,
+    get "/services/{name}/rules/{rule}" => rules::one, schema::<RuleView>, &[], NO_RULE,
         "Shows one rule; If-None-Match with its ETag answers 304.";
-    put "/services/{name}/rules/{rule}" => rules::change, schema::<RuleView>, CHANGE_QUERY, BAD_CHANGE,
+    put "/services/{name}/rules/{rule}" => rules::change, openapi::rule_or_dry_run, CHANGE_QUERY, BAD_CHANGE,
         "Puts a rule of run time. It states If-Match: the version, or *, or If-None-Match: *.";
-    delete "/services/{name}/rules/{rule}" => rules::change, openapi::any_object, CHANGE_QUERY, BAD_CHANGE,
+    delete "/services/{name}/rules/{rule}" => rules::change, schema::<RuleDryRun>, CHANGE_QUERY, BAD_CHANGE,
         "Deletes a rule of run time. It states If-Match: the version, or *.";
     get "/services/{name}/explain" => rules::explain, schema::<ExplainView>, EXPLAIN_QUERY, BAD_TOP,
         "Shows which rule decides each field of a client, its group and the service.";

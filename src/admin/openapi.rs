@@ -9,6 +9,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::{EVENTS, Served};
+use watermaster_api::{RuleDryRun, RuleView};
 
 /// Parameters after the question mark, with their type and meaning.
 pub(super) type Parameters = &'static [(&'static str, &'static str, &'static str)];
@@ -44,6 +45,12 @@ pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 /// Returns the schema of this description.
 pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
     schemars::json_schema!({ "type": "object" })
+}
+
+/// Returns the schema of what a `PUT` of a rule answers: the rule, or what a dry run tells.
+pub(super) fn rule_or_dry_run(generator: &mut SchemaGenerator) -> Schema {
+    let either = [schema::<RuleView>(generator), schema::<RuleDryRun>(generator)];
+    schemars::json_schema!({ "anyOf": either })
 }
 
 /// Describes the routes.
@@ -88,6 +95,11 @@ fn operation(route: &Route, answer: Value) -> Value {
     let mut responses = Map::new();
     let content_type = if route.path == EVENTS { "text/event-stream" } else { "application/json" };
     let content = json!({ content_type: { "schema": answer } });
+    match route.method {
+        "put" => _ = responses.insert("201".into(), json!({ "description": "The rule is new.", "content": content })),
+        "delete" => _ = responses.insert("204".into(), json!({ "description": "The rule is deleted." })),
+        _ => {}
+    }
     responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": content }));
     for (status, why) in REFUSALS.iter().chain(route.refusals) {
         let schema = json!({ "$ref": "#/components/schemas/Refusal" });

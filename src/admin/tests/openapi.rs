@@ -3,10 +3,10 @@ use super::*;
 #[path = "../../../tests/support/json_schema.rs"]
 mod json_schema;
 
-use json_schema::problems;
+pub(super) use json_schema::problems;
 
 /// Returns the schema of an answer.
-fn answer<'d>(document: &'d Value, path: &str, method: &str, status: &str) -> &'d Value {
+pub(super) fn answer<'d>(document: &'d Value, path: &str, method: &str, status: &str) -> &'d Value {
     let answer = &document["paths"][path][method]["responses"][status]["content"]["application/json"]["schema"];
     assert!(answer.is_object(), "{method} {path} {status} is described");
     answer

@@ -216,6 +216,31 @@ fn an_answer_has_the_version_of_its_own_change() {
     assert!(head.contains("204"), "{head}");
 }
 
+/// The description had no status but 200 for a change that is done, and gave a dry run the fields of a rule.
+#[test]
+fn answers_to_changes_are_described() {
+    let server = server_with_rules();
+    server.show(ServiceSnapshot { up: true, ..snapshot() });
+    let document = server.json("/v1/openapi.json").1;
+    let path = "/v1/services/{name}/rules/{rule}";
+    let body = r#"{"clients":["web"],"weight":2}"#;
+    let in_force = |_: &ServiceHandle, order| in_force(order, VERSIONS[0]);
+    let (any, version) = ("accept: */*", format!("if-match: \"{}\"", VERSIONS[0]));
+    let answers = [
+        ("put", "201", change(&server, "PUT", "a", "if-none-match: *", body, in_force)),
+        ("put", "200", ask(&server, "PUT", "a?dry_run=true", any, body)),
+        ("delete", "200", ask(&server, "DELETE", "a?dry_run=true", any, "")),
+    ];
+    for (method, status, (head, body)) in answers {
+        assert!(head.contains(&format!(" {status} ")), "{method}: {head}");
+        let schema = super::openapi::answer(&document, path, method, status);
+        assert_eq!(super::openapi::problems(&document, schema, &body, method), [""; 0]);
+    }
+    let (head, _) = change(&server, "DELETE", "a", &version, "", in_force);
+    let described = &document["paths"][path]["delete"]["responses"]["204"];
+    assert!(head.contains("204") && described["content"].is_null() && described.is_object(), "{head} {described}");
+}
+
 /// The ETag of a file's rule was refused as if none was stated.
 #[test]
 fn a_rule_of_the_file_is_replaced_by_its_etag() {
