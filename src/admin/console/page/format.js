@@ -32,7 +32,8 @@ export function bytes(n) {
 }
 
 /** The time of day, and the time with its day and zone, of milliseconds since 1970 or of a text of ISO 8601. */
-const at = (format) => (when) => (isNaN(new Date(when)) ? 'at an unknown time' : format.format(new Date(when)));
+const at = (format) => (when) =>
+  (when === null || isNaN(new Date(when)) ? 'at an unknown time' : format.format(new Date(when)));
 export const time = at(clock);
 export const moment = at(day);
 
