@@ -1,6 +1,6 @@
 // One service: who wants more than its share, who lends, who waits, and since when.
 
-import { card, h, id, listed, put, setText } from './dom.js';
+import { card, h, id, listed, put, set, setText } from './dom.js';
 import { Chart, Palette, TREND_S, isSteady, layers, rates, trend } from './chart.js';
 import { Flow } from './flow.js';
 import { ClientTable } from './table.js';
@@ -45,7 +45,7 @@ function sends(samples, client, now) {
 function floods(link, samples, now) {
   const { demands, held, held_clients: all, known_clients: known, within_share: within, cycle_seconds: cycle } = now;
   const holds = all > 0 && [...listed(held, all), ` ${all === 1 ? 'is' : 'are'} held by a rule. `];
-  if (demands.length === 0 && holds) return ['–', [holds, h('a', { href: link(held[0]) }, 'Release it…')]];
+  if (demands.length === 0 && holds) return ['–', holds, [link(held[0]), 'Release it…']];
   if (demands.length === 0) return ['–', 'No client wants more than its share.'];
   const [{ client, wants, default_share: share }, ...rest] = demands;
   const factor = wants >= 10 * share ? count(wants / share) : decimal(wants / share);
@@ -55,7 +55,7 @@ function floods(link, samples, now) {
   const sent = rate === null ? '' : ` It sends about ${records(Math.round(rate * cycle))} ${perCycle(cycle)}.`;
   return [id(client), [`It wants ${records(wants)} in this cycle, with its backlog${times}.${sent} `,
     others > 0 && `${plural(others, 'other client wants', 'other clients want')} more than ${their(others)} share. `,
-    holds, h('a', { href: link(client) }, 'Hold or limit it…')]];
+    holds], [link(client), 'Hold or limit it…']];
 }
 
 function within({ within_share: clients, waits_within_share: waits }) {
@@ -76,16 +76,21 @@ function rejections(samples, { done, shadow, enforce }) {
 
 class Tile {
   value = h('p', { class: 'big' });
-  says = h('p', {});
+  #text = h('span');
+  /** The link stays, so that it can be clicked and keeps the focus while the text around it changes. */
+  #link = h('a', { hidden: true });
+  says = h('p', {}, this.#text, this.#link);
 
   constructor(title) {
     this.title = h('h3', {}, title);
     this.element = h('section', { class: 'card tile' }, this.title, this.value, this.says);
   }
 
-  show(value, says) {
+  show(value, says, [href, text] = []) {
     put(this.value, h('b', {}, value));
-    put(this.says, says);
+    put(this.#text, says);
+    set(this.#link, { href, hidden: !href });
+    setText(this.#link, text ?? '');
   }
 }
 
