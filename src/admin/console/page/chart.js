@@ -1,6 +1,6 @@
 // A stacked chart of the last 15 minutes, by client, and the colours of clients.
 
-import { h, svg, id, keyed, put, set } from './dom.js';
+import { h, svg, id, keyed, put, set, setText } from './dom.js';
 import { count, sum, time } from './format.js';
 
 const COLOURS = 8;
@@ -96,16 +96,23 @@ export class Chart {
   #at = null;
 
   constructor({ title, unit, height = 220 }) {
-    Object.assign(this, { unit, height });
+    this.height = height;
     this.area = h('div', {
       class: 'plot', tabindex: '0', role: 'group',
-      'aria-label': `${title}. The arrow keys read the figures of one time.`,
       onpointermove: (event) => this.#point(event.offsetX), onpointerleave: () => this.#show(null),
       onkeydown: (event) => this.#key(event), onblur: () => this.#show(null),
     }, this.#svg, this.#tip);
-    this.title = h('h3', {}, title);
+    this.title = h('h3');
     this.element = h('section', { class: 'card chart' }, this.title, this.area, this.#legend);
+    this.call(title, unit);
     new ResizeObserver(() => this.#draw()).observe(this.area);
+  }
+
+  /** Names what the chart shows, and the unit of its numbers. */
+  call(title, unit) {
+    this.unit = unit;
+    setText(this.title, title);
+    set(this.area, { 'aria-label': `${title}. The arrow keys read the figures of one time.` });
   }
 
   /** Shows layers over times; `line` is drawn above them. */

@@ -70,8 +70,10 @@ function rejections(samples, { done, shadow, enforce }) {
   const [most] = Object.entries(counts).sort((a, b) => b[1] - a[1]);
   const rate = rates(samples, TREND_S, (sample) => sample.rejected).at(-1) ?? 0;
   const all = sum(Object.values(counts));
-  return [`${count(Math.round(rate))} a second`, all === 0 ? 'No record was rejected.'
-    : [`${records(all)} since the start, most of them as `, h('span', { class: 'code' }, most[0]), '.']];
+  const none = `No record ${enforce ? 'was' : 'would have been'} rejected.`;
+  const since = `${enforce ? '' : 'would have been rejected '}since the start`;
+  return [`${count(Math.round(rate))} a second`, all === 0 ? none
+    : [`${records(all)} ${since}, most of them as `, h('span', { class: 'code' }, most[0]), '.']];
 }
 
 class Tile {
@@ -127,7 +129,8 @@ export function serviceView(service) {
       { name: 'capacity', values: samples.slice(1).map((sample) => sample.capacity / cycle) });
     const rejects = now.mode === 'reject';
     setText(backlog.title, rejects ? 'Rejected' : 'Delayed');
-    setText(delayed.title, rejects ? 'Rejected records a second' : 'Delayed records by client');
+    if (rejects) delayed.call('Rejected records a second', 'rejected records a second');
+    else delayed.call('Delayed records by client', 'delayed records');
     const rejected = rejects && rates(samples, SMOOTH_S, (sample) => sample.rejected);
     if (rejects) delayed.update(times.slice(1), [{ name: null, colour: 'c1', values: rejected }]);
     else delayed.update(times, layers(samples, palette, 2, (sample) => sample.backlog, null));
