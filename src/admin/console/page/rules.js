@@ -9,7 +9,7 @@ import { count, moment, plural, seconds, shown } from './format.js';
 
 const ABOUT = ['name', 'service', 'groups', 'clients', 'in_groups', 'priority', 'from', 'until', 'disabled', 'note'];
 /** The words for the states of rules. */
-const STATES = { in_force: 'in force', not_yet: 'not yet', not_understood: 'not understood by this version' };
+const STATES = { in_force: 'in force', not_yet: 'not yet', not_understood: 'not understood' };
 
 const limitText = ({ rate, per, burst, scale }) => [`${rate} in ${per}`, burst !== undefined && `at once ${burst}`,
   scale && 'times the weight'].filter(Boolean).join(', ');
@@ -26,10 +26,19 @@ function effects(rule) {
   return Object.entries(rule).filter(([key]) => !ABOUT.includes(key)).map(one).join(', ');
 }
 
-function holds({ state: word, rule }) {
+/** Returns the target of a rule and its values as text. One that a later version wrote may have another form. */
+function described(rule) {
+  try {
+    return [target(rule), effects(rule)];
+  } catch {
+    return ['–', shown(rule)];
+  }
+}
+
+function holds({ state: word, rule, warnings = [] }) {
   const from = rule.from && word === 'not_yet' && `from ${moment(rule.from)}`;
   const until = rule.until && word !== 'expired' && `until ${moment(rule.until)}`;
-  return [STATES[word] ?? word, from, until].filter(Boolean).join(', ');
+  return [STATES[word] ?? word, from, until, ...warnings].filter(Boolean).join(', ');
 }
 
 const pathOf = (service, name) => `${service.path}/rules/${encodeURIComponent(name)}`;
@@ -49,7 +58,7 @@ export function rulesView(service) {
   const rowOf = (view) => {
     const { name, origin, rule, by, at } = view;
     const author = by === null ? 'the configuration' : [by, ', ', h('time', { datetime: at }, moment(at))];
-    return row(h('bdi', { class: 'code' }, name), [target(rule), effects(rule), rule.priority ?? 0, holds(view)],
+    return row(h('bdi', { class: 'code' }, name), [...described(rule), rule.priority ?? 0, holds(view)],
       h('td', {}, author, rule.note && h('bdi', { class: 'why' }, ` ${rule.note}`)),
       h('td', { class: 'actions' }, link(service, 'Change…', 'change', name),
         origin === 'run_time' && link(service, 'End…', 'end', name)));
@@ -205,7 +214,7 @@ export function ruleForm(service, verb, subject, client) {
       `${key} ${problem}; allowed: ${allowed}`));
     etag = other?.etag ?? null;
     return say(other ? `${other.by} has put another version of this rule in force at ${moment(other.at)}: ${
-      target(other.rule)}, ${effects(other.rule)}.` : 'This rule has been ended meanwhile.',
+      described(other.rule).join(', ')}.` : 'This rule has been ended meanwhile.',
     'Your change was not made. Try it again to put it in the place of that version.');
   }
   async function attempt() {
@@ -232,8 +241,8 @@ export function ruleForm(service, verb, subject, client) {
     Object.assign(inputs.name, { value: subject, readOnly: true });
     get(pathOf(service, subject)).then((found) => {
       etag = found.etag === 'file' ? null : found.etag;
-      fill(found.rule);
-      put(text, h('bdi', {}, `It is for ${target(found.rule)} and sets ${effects(found.rule)}.`));
+      if (!isEnd) fill(found.rule);
+      put(text, h('bdi', {}, `It is for ${described(found.rule).join(' and sets ')}.`));
     }).catch(refused);
   }
   function show({ now }) {
