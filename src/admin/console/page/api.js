@@ -126,13 +126,16 @@ function repeat(attempt, between) {
   return () => stop.abort();
 }
 
-/** Asks each second, or with another pause in milliseconds. Returns the way to stop. */
-export function poll(path, show, pause = 1000) {
+/** Asks each second, or with another pause in milliseconds. `missing` tells of an answer that there is no such thing.
+ * Returns the way to stop. */
+export function poll(path, show, pause = 1000, missing = null) {
   return repeat(async (signal, alive) => {
-    const answer = await get(path, { signal });
+    const answer = await get(path, { signal }).catch((why) => {
+      if (!missing || why.status !== 404) throw why;
+    });
     alive();
     // An error in there is none of the connection.
-    queueMicrotask(() => show(answer));
+    queueMicrotask(() => (answer === undefined ? missing() : show(answer)));
   }, pause);
 }
 

@@ -72,7 +72,12 @@ export function clientView(service, name) {
     put(body, facts(figures(detail, service.now, isHeld)));
     put(rejected, reasons((service.now.enforce ? detail : detail.shadow).rejected));
   };
-  const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); });
+  const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); },
+    1000, () => {
+      detail = null;
+      put(body, h('p', {}, 'This instance does not know the client: it has seen no record of it lately.'));
+      put(rejected);
+    });
   let known = '';
   const stopRules = poll(`${service.path}/explain?${new URLSearchParams({ client: name })}`, (explained) => {
     const now = JSON.stringify(explained);
