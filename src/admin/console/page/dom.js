@@ -61,7 +61,7 @@ export function keyed(parent, items, key, make, update = () => {}) {
     if (child !== parent.children[at]) parent.insertBefore(child, parent.children[at] ?? null);
     update(child, item);
   });
-  for (const child of before.values()) child.remove();
+  while (parent.children.length > items.length) parent.lastElementChild.remove();
 }
 
 /** Makes a definition list: each row has a name, a value and perhaps an explanation. */
