@@ -37,6 +37,7 @@ export const TREND_S = 15;
 /** Returns the rise of a backlog in records a second; null without enough samples that have it. `chance`: arrivals by
  * chance move a backlog by about the root of their number. */
 export function trend(samples, of = (sample) => sample.backlog) {
+  if (samples.length === 0) return null;
   const [whole, late] = [TREND_S, 5].map((time) => {
     const all = samples.filter((sample) => sample.at_ms >= samples.at(-1).at_ms - 1000 * time);
     const passed = (all.at(-1).at_ms - all[0].at_ms) / 1000;

@@ -46,7 +46,7 @@ function delayed({ enforce, done, shadow, longest_wait: waits, known_clients: kn
   const backlog = enforce ? done.backlog : shadow.backlog;
   if (backlog === 0) return `No record is delayed. ${plural(known, 'client')} known.`;
   const oldest = waits && [', the oldest for ', seconds(waits.seconds), ' (', id(waits.client), ')'];
-  const rise = samples.length ? trend(samples) : null;
+  const rise = trend(samples);
   const moves = rise !== null && !isSteady(rise, backlog)
     && `; they grow by ${records(Math.round(rise))} a second`.replace('grow by -', 'shrink by ');
   return [records(backlog), enforce ? ' delayed' : ' would be delayed', oldest, moves, '.'];
