@@ -3,8 +3,8 @@
 /** Without news for so long, the connection counts as lost. The instance tells something each second. */
 const SILENCE_MS = 2500;
 const RETRY_MS = 700;
-/** The samples of a service that a page keeps: 15 minutes. */
-const KEPT_SAMPLES = 900;
+/** The time for which a page keeps the samples of a service: 15 minutes. */
+const KEPT_MS = 900_000;
 const TOKEN = 'watermaster-token';
 
 /** A refusal by the instance, in its words. */
@@ -169,8 +169,10 @@ export class Service {
   }
 
   #take({ samples, now }) {
-    this.samples.push(...samples.map(sampleOf));
-    this.samples.splice(0, this.samples.length - KEPT_SAMPLES);
+    const all = [...this.samples, ...samples.map(sampleOf)];
+    const last = all.at(-1)?.at_ms;
+    // After a gap, or a step of the instance's clock, the former samples are of another time.
+    this.samples = all.filter(({ at_ms: at }) => last - KEPT_MS < at && at <= last);
     Object.assign(this.now, now);
   }
 }
