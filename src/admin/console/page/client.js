@@ -80,7 +80,7 @@ export function clientView(service, name) {
     });
   let known = '';
   const stopRules = poll(`${service.path}/explain?${new URLSearchParams({ client: name })}`, (explained) => {
-    const now = JSON.stringify(explained);
+    const now = JSON.stringify({ ...explained, at: null });
     // Links and rows that did not change stay under the pointer.
     if (now === known) return;
     known = now;
