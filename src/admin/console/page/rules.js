@@ -66,7 +66,7 @@ export function rulesView(service) {
   const stop = poll(`${service.path}/rules?limit=200`, ({ rules, age_seconds: age, next }) => {
     setText(hint, [age === null && 'Without a rules_topic, rules can be tried here and change by a reload.',
       next !== null && 'These are the first 200; `watermaster rules ls` prints all.'].filter(Boolean).join(' '));
-    keyed(rows, rules, ({ name, origin, etag, state: word }) => `${name} ${origin} ${etag} ${word}`, rowOf);
+    keyed(rows, rules, (view) => JSON.stringify(view), rowOf);
   });
   const none = h('p', { class: 'none' }, 'There is no rule. Weights and limits of the configuration hold without one.');
   const list = table(['Rule', 'For', 'Sets', 'Priority', 'State', 'By', 'Change'], rows);
