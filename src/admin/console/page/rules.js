@@ -1,6 +1,6 @@
 // The rules of a service, and a form that shows what a change would do before it makes it.
 
-import { card, h, id, keyed, put, row, setText, table } from './dom.js';
+import { card, h, id, keyed, put, row, set, setText, table } from './dom.js';
 import { get, poll, send } from './api.js';
 import { hrefOf, state } from './overview.js';
 import { trend } from './chart.js';
@@ -234,6 +234,8 @@ export function ruleForm(service, verb, subject, client) {
   }
   const tries = h('button', { type: 'submit' }, 'See what it would do');
   // Outside of a dialog, a form with this method is not sent.
+  // The version is that of the rule with the former name.
+  set(inputs.name, { oninput: () => { etag = null; } });
   const body = h('form', { method: 'dialog', oninput: undecided, onsubmit: () => attempt().catch(refused) },
     isEnd ? text : form, h('p', { class: 'actions' }, tries, confirm, link(service, 'Back to the rules')),
     says, effect);
