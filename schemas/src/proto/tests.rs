@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 const LOAN: &str = r#"
-/* A file with "everything" that is skipped. */
+/*/ message Skipped { } with "everything" else in a comment. */
 syntax = "proto3";
 package bank.loans;
 import "google/protobuf/wrappers.proto";
@@ -226,7 +226,7 @@ fn a_text_that_is_no_file_is_refused() {
     let deep = "message A { ".repeat(40) + &"}".repeat(40);
     for wrong in [
         "message", "message A", "message A {", "message A { string id 1; }", "message A { string id = x; }", "}", "\"",
-        "/*", "enum A { B = 1", "message A { oneof b { string c = 1;", "option a", "message A { map<a", &deep,
+        "/*", "/*/", "enum A { B = 1", "message A { oneof b { string c = 1;", "option a", "message A { map<a", &deep,
     ] {
         assert!(ProtoSchema::parse(&[], wrong).is_err(), "{wrong}");
     }

@@ -232,7 +232,8 @@ impl<'t> Tokens<'t> {
             } else if rest.starts_with("//") {
                 (rest.find('\n').unwrap_or(rest.len()), None)
             } else if rest.starts_with("/*") {
-                (rest.find("*/").ok_or(SchemaError::Truncated)? + 2, None)
+                // The star of the beginning does not end the comment.
+                (4 + rest[2..].find("*/").ok_or(SchemaError::Truncated)?, None)
             } else if first == '"' || first == '\'' {
                 (quoted_length(rest, first)?, Some(ProtoToken::Quoted))
             } else if is_of_word(first) {
