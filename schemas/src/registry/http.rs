@@ -3,6 +3,7 @@
 use std::{error::Error, path::Path, time::Duration};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use ureq::config::RedirectAuthHeaders;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 use super::RegistryError;
@@ -26,6 +27,8 @@ impl HttpClient {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(ANSWER_TIMEOUT))
+            // A registry that leads from http to https, or to another path, needs the login there.
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .tls_config(tls.build())
             .proxy(None);
         Ok(HttpClient(config.build().into()))

@@ -186,6 +186,21 @@ fn a_password_from_a_file_is_the_one_that_is_there_now() {
     assert_eq!(sent, ["Basic d206aHVzaA==", "Basic d206bXVybXVy"]);
 }
 
+/// The question at the other address lacked the login, so a right password counted as a wrong one.
+#[test]
+fn the_login_goes_to_another_address_of_the_registry_and_to_no_other_host() {
+    let login = || RegistryLogin { username: "wm".to_owned(), password: Password::Text("hush".to_owned()) };
+    let other = StubRegistry::start(|question| bank(&question.path));
+    let elsewhere = other.url.replace("127.0.0.1", "localhost");
+    for (host, sent) in [(&other.url, Some("Basic d206aHVzaA==".to_owned())), (&elsewhere, None)] {
+        let host = host.clone();
+        let stub = StubRegistry::start(move |question| (302, format!("{host}{}", question.path)));
+        let mut registry = RegistryClient::new(SchemaRegistry { login: Some(login()), ..settings(&stub.url) });
+        assert!(matches!(registry.schema(SchemaId::Number(7)), Ok(Answer::Schema(Schema::Avro(_)))));
+        assert_eq!(other.questions().last().unwrap().authorization, sent);
+    }
+}
+
 #[test]
 fn authorities_come_from_a_file_of_certificates() {
     let file = std::env::temp_dir().join(format!("watermaster-authority-{}", std::process::id()));

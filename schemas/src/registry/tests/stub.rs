@@ -20,7 +20,8 @@ pub struct StubRegistry {
 }
 
 impl StubRegistry {
-    /// Starts a stub that answers each question with a status and a body. It takes one connection at a time.
+    /// Starts a stub that answers each question with a status and a body. It takes one connection at a time. The body of
+    /// a status 302 is the address to ask instead.
     pub fn start(answer: impl Fn(&Question) -> (u16, String) + Send + 'static) -> StubRegistry {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let url = format!("http://{}", listener.local_addr().expect("it has an address"));
@@ -65,7 +66,9 @@ fn serve(
     asked.lock().expect("no test panics with the lock").push(question.clone());
     let (status, body) = answer(&question);
     let length = body.len();
-    write!(stream, "HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+    let location = if status == 302 { format!("location: {body}\r\n") } else { String::new() };
+    let head = format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{location}connection: close");
+    write!(stream, "{head}\r\n\r\n{body}")
 }
 
 /// Returns the body with which a registry answers about a schema.
