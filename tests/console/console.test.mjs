@@ -614,6 +614,7 @@ describe('with a fixture', () => {
   test('a dead letter opens to its headers, which are text', { timeout: 60_000 }, async () => {
     const page = await open(`${hostile.url}#/s/kyc/dead-letters`);
     await until('the dead letters', async () => (await page.$$('.letters li')).length === 2);
+    assert.match(await textOf(page, '.letters li:last-child summary'), /at an unknown time/);
     await page.click('.letters summary');
     const headers = await page.$$eval('.letters li:first-child dd bdi', (all) => all.map((one) => one.textContent));
     assert.deepEqual(headers, [...HOSTILE.slice(0, 20), 'null']);
@@ -622,6 +623,29 @@ describe('with a fixture', () => {
     const read = await textOf(page, '.letters + p');
     await until('another reading', async () => (await textOf(page, '.letters + p')) !== read);
     assert.equal(await page.$$eval('.letters details[open][data-mine=yes]', (all) => all.length), 1);
+    await close(page);
+  });
+
+  test('a client that is forgotten is told as such, and the connection is not lost', { timeout: 60_000 }, async () => {
+    const page = await open(`${small.url}#/s/kyc/clients/nobody`);
+    await until('the answer', async () => /does not know the client/.test(await textOf(page, 'main')));
+    await live(page);
+    const texts = await page.evaluate(async () => {
+      const seen = new Set();
+      for (let at = 0; at < 150; at++) {
+        seen.add(document.getElementById('status').textContent);
+        await new Promise(requestAnimationFrame);
+      }
+      return [...seen];
+    });
+    assert.deepEqual(texts, ['live']);
+    await close(page);
+  });
+
+  test('a rule of another form hides none', { timeout: 60_000 }, async () => {
+    const page = await open(`${small.url}#/s/kyc/rules`);
+    await until('both rules', async () => (await cells(page)).length === 2);
+    assert.match((await cells(page))[0], /^later.*"limit":null.*not understood, of form 2/);
     await close(page);
   });
 
@@ -679,6 +703,10 @@ describe('with a fixture', () => {
     await page.keyboard.press('Enter');
     await until('rows', async () => (await page.$$('.clients tbody th')).length === HOSTILE.length);
     assert.equal(await page.evaluate(() => document.activeElement.id), 'main', 'a new view has the focus');
+    await tabTo(/^Hold or limit/);
+    const reached = await page.evaluate(() => performance.now());
+    await until('two more seconds', async () => (await page.evaluate(() => performance.now())) > reached + 2000);
+    assert.match(await focused(), /^Hold or limit/);
     await tabTo(/arrow keys/);
     await page.keyboard.press('ArrowLeft');
     assert.match(await textOf(page, '.tip'), /capacity100/, 'the figures of a time');

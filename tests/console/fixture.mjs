@@ -141,7 +141,8 @@ export async function serve(names, policy) {
     } else if (pathname.endsWith('/rules')) {
       const rule = { clients: names.slice(0, 3), hold: true, limit: { rate: 1, per: '1s' }, note: names[0] };
       const view = { name: names[0], origin: 'run_time', state: 'in_force', etag: '1-0', by: names[0], at: change.at, rule };
-      json({ service: 'kyc', age_seconds: 0, rules: [view], next: null });
+      const later = { ...view, state: 'not_understood', rule: { clients: 'a', limit: null }, warnings: ['of form 2'] };
+      json({ service: 'kyc', age_seconds: 0, rules: [{ ...later, name: 'later' }, view], next: null });
     } else if (searchParams.has('dry_run')) {
       const effects = clients.slice(0, 3).map(({ name, wants, backlog }) => ({
         ...{ name, wants, backlog, before: [], after: [], granted_before: 9, granted_after: 9 },
@@ -156,6 +157,7 @@ export async function serve(names, policy) {
       const place = { topic: names[0], partition: 0, at_ms: 1_700_000_000_000, state: 'open', rejected_at: change.at };
       const headers = [...names.slice(0, 20).map((name) => ({ name, value: name })), { name: 'none', value: null }];
       const letters = [0, 1].map((offset) => ({ ...place, offset, reason: 'expired', headers }));
+      letters[1].rejected_at = null;
       json({ service: 'kyc', read_ms: Date.now(), complete: true, letters });
     } else if (pathname.endsWith('/events')) {
       answer.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -178,7 +180,11 @@ export async function serve(names, policy) {
         matching: matching.length,
         clients: matching.slice(from, from + Number(searchParams.get('top') ?? 10)),
       });
-    } else json(clients.find(({ name }) => pathname.endsWith(`/${encodeURIComponent(name)}`)) ?? {});
+    } else {
+      const found = clients.find(({ name }) => pathname.endsWith(`/${encodeURIComponent(name)}`));
+      if (found) json(found);
+      else answer.writeHead(404).end('{"error":"no such client"}');
+    }
   });
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
