@@ -266,8 +266,8 @@ impl Look {
         Look { now, wants, granted, busiest }
     }
 
-    fn decided(&self) -> &DecisionsView {
-        if self.now.figures.enforce { &self.now.done } else { &self.now.shadow }
+    fn decided(&self, enforce: bool) -> &DecisionsView {
+        if enforce { &self.now.done } else { &self.now.shadow }
     }
 
     /// Returns the admissions of a client before those that are new since this look.
@@ -283,7 +283,9 @@ impl Look {
 
     /// Returns the sample, with the counts that rose since the look before.
     fn sample(&self, at: Duration, before: &Look) -> SampleView {
-        let (decided, decided_before) = (self.decided(), before.decided());
+        // Shadow mode may have begun or ended between the looks: both are asked for the same counts.
+        let enforce = self.now.figures.enforce;
+        let (decided, decided_before) = (self.decided(enforce), before.decided(enforce));
         let client = |client: &ClientSnapshot| {
             let (levels, before) = (&client.levels, before.admitted_before(client));
             let backlog = levels.backlog.max(levels.shadow_backlog);

@@ -198,18 +198,22 @@ fn a_sample_has_the_rise_since_the_one_before() {
 #[test]
 fn in_shadow_mode_a_sample_has_the_decisions_that_enforcing_would_make() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    let show = |rejections: u64| {
+    let show = |rejections: u64, enforce: bool| {
         let mut shown = admitted(&[("a", rejections)]);
-        shown.figures.enforce = false;
+        shown.figures.enforce = enforce;
         shown.throttle.totals.unregistered_shadow.delayed = 2 * rejections;
         (0..rejections).for_each(|_| shown.throttle.totals.unregistered_shadow.rejected.add(Reason::Anonymous));
         server.show(shown);
         server.look(rejections);
+        let mut sample = server.json("/v1/now").1["services"][0]["samples"][0].take();
+        ["admitted", "delayed", "rejected"].map(|figure| sample[figure].take())
     };
-    show(1);
-    show(4);
-    let sample = server.json("/v1/now").1["services"][0]["samples"][0].take();
-    assert_eq!((&sample["admitted"], &sample["delayed"], &sample["rejected"]), (&json!(3), &json!(6), &json!(3)));
+    show(1, false);
+    assert_eq!(show(4, false), [3, 6, 3].map(Value::from));
+    // What was counted before is not new when another count is shown.
+    assert_eq!(show(5, true), [1, 0, 0].map(Value::from));
+    assert_eq!(show(6, false), [1, 2, 1].map(Value::from));
+    assert_eq!(show(8, false), [2, 4, 2].map(Value::from));
 }
 
 #[test]
