@@ -29,7 +29,8 @@ pub struct Changed {
     pub key: KeyPath,
     /// The service that the key belongs to.
     pub service: Option<String>,
-    /// The values before and after; for a service or a source that came or went, its name.
+    /// The values before and after; for a service or a source that came or went, its name; for one in the place of
+    /// another, both.
     pub from: Option<Value>,
     pub to: Option<Value>,
     pub origin: Origin,
@@ -61,7 +62,15 @@ impl Config {
         let (mut changed, mut errors) = (BTreeMap::new(), self.renamed(to));
         let mut note = |key: KeyPath, at: &KeyPath, from: Option<Value>, to: Option<Value>, origin: &Origin| {
             let service = name_of_service(at).map(str::to_owned);
-            changed.insert(key.clone(), Changed { key, service, from, to, origin: origin.clone() });
+            let mut now = Changed { key: key.clone(), service, from, to, origin: origin.clone() };
+            // An element that came has the position of one that is gone: the key has both names.
+            if let Some(mut other) = changed.remove(&key) {
+                if now.to.is_none() {
+                    std::mem::swap(&mut now, &mut other);
+                }
+                now.from = now.from.or(other.from);
+            }
+            changed.insert(key, now);
         };
         for key in keys {
             let (old, new) = (before.get(key).copied(), after.get(key).copied());

@@ -564,3 +564,16 @@ fn a_table_without_keys_is_a_change() {
     assert_ne!(one.effective.hash(), two.effective.hash());
     assert!(keys(&one, &one).is_empty());
 }
+
+/// The bug: an element that took the place of another one was told as the one that went or the one that came, by the
+/// order of their names.
+#[test]
+fn an_element_in_the_place_of_another_has_both_names() {
+    let reads = |topic: &str| read(&RIGHT.replace("loans.kyc", topic), &[]).unwrap();
+    for [from, to] in [["a", "b"], ["b", "a"]] {
+        let changes = reads(from).changes(&reads(to)).unwrap();
+        let told = changes.into_iter().map(|change| (change.key.to_string(), change.from, change.to));
+        let expected = ("service[0].source[0]".to_owned(), Some(from.into()), Some(to.into()));
+        assert_eq!(told.collect::<Vec<_>>(), [expected]);
+    }
+}
