@@ -112,16 +112,21 @@ fn a_closed_stdout_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// The bug: `rules export > rules.toml` on a full disk ended with 0.
+/// The bugs: `rules export > rules.toml` and `completions` on a full disk ended with 0, a picture with 2.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_result_that_can_not_be_written_is_an_error() {
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let mut allocate = std::process::Command::new(env!("CARGO_BIN_EXE_watermaster"));
-    allocate.args(["allocate", "--capacity", "4", "--wants", "A=1"]).stdout(full);
-    let output = allocate.stderr(std::process::Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).starts_with("error: the result can't be written: "), "{}", text(&output.stderr));
+    for line in [&["allocate", "--capacity", "4", "--wants", "A=1"][..], &["completions", "bash"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_watermaster"));
+        let output = command.args(line).stdout(full).stderr(std::process::Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).starts_with("error: the result can't be written: "), "{}", text(&output.stderr));
+    }
+    let picture = simulate(lines().as_bytes(), &["--capacity", "1000,2000", "--picture", "/dev/full"]);
+    for output in [picture, watermaster(&["man", "/dev/full"], &[], "")] {
+        assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+    }
 }
 
 /// The command ends before it connects to a broker.

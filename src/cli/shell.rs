@@ -1,12 +1,11 @@
 //! `watermaster completions` and `watermaster man`: both are made from the definitions of the command line.
 
-use std::io::{self, Write as _};
-use std::{fs, path::Path, path::PathBuf};
+use std::{fs, io, path::Path, path::PathBuf};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use watermaster_tools::cli::{Exit, fail};
+use watermaster_tools::cli::{Exit, fail, print};
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
@@ -36,8 +35,7 @@ pub fn completions(args: &CompletionsArgs, mut command: Command) -> Exit {
     let mut script = Vec::new();
     let name = command.get_name().to_owned();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
-    // A reader that hung up is no failure.
-    let _ = io::stdout().write_all(&script);
+    print(String::from_utf8_lossy(&script).trim_end());
     Exit::Done
 }
 
@@ -46,7 +44,7 @@ pub fn man(args: &ManArgs, command: Command) -> Exit {
     command.build();
     match fs::create_dir_all(&args.folder).and_then(|()| write_pages(&command, &args.folder)) {
         Ok(()) => Exit::Done,
-        Err(error) => fail(Exit::Usage, format_args!("{}: {error}", args.folder.display())),
+        Err(error) => fail(Exit::Stopped, format_args!("{}: {error}", args.folder.display())),
     }
 }
 

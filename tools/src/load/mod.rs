@@ -92,7 +92,7 @@ pub fn run(args: &LoadArgs) -> Result<Exit, Failure> {
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text)
-        .map_err(|source| Failure::usage(format_args!("the report {} can't be written: {source}", path.display())))
+        .map_err(|source| Failure::stopped(format_args!("the report {} can't be written: {source}", path.display())))
 }
 
 /// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.

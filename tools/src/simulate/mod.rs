@@ -254,7 +254,7 @@ fn check(contents: &Contents, path: &Path) -> Result<(), Failure> {
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let written = std::fs::write(path, text);
-    written.map_err(|error| Failure::usage(format_args!("{} can't be written: {error}", path.display())))
+    written.map_err(|error| Failure::stopped(format_args!("{} can't be written: {error}", path.display())))
 }
 
 /// Chooses the service: the named one, or else that of the trace. Patterns match the topics of the trace.

@@ -53,7 +53,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit, Failure> {
 }
 
 fn unwritable(path: &Path, error: &TraceError) -> Failure {
-    Failure::usage(format_args!("{} can't be written: {error}", path.display()))
+    Failure::stopped(format_args!("{} can't be written: {error}", path.display()))
 }
 
 fn record(args: &TraceArgs) -> Result<Contents, Failure> {
