@@ -35,7 +35,7 @@ pub enum Exit {
     /// rules put, rules rm: the outcome is unknown; the command can be repeated
     Unknown = 4,
     /// no broker (run --fail-fast, check --connect, dlq, handover, load, trace, work) or instance (health, reload,
-    /// rules, top) answered; top: the instance knows no such service or client
+    /// rules, top) answered
     Unreachable = 69,
     /// no service is left running: each met a fatal error; load, dlq, handover, trace: the command did not do all
     /// that was asked for; each command: the result can't be written, or this is another librdkafka than the program
