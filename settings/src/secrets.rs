@@ -12,10 +12,10 @@ const LOGIN: [&str; 2] = ["sasl.username", "sasl.password"];
 /// Values of librdkafka's properties, by property. All clones have the same values at any time, so that each client is
 /// made with those that were read last.
 #[derive(Clone, Default)]
-pub struct Secrets(Arc<Shared>);
+pub struct Secrets(Arc<SharedSecrets>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedSecrets {
     values: Mutex<BTreeMap<String, String>>,
     login: AtomicU64,
     others: AtomicU64,
@@ -23,7 +23,7 @@ struct Shared {
 
 impl Secrets {
     pub fn new(values: BTreeMap<String, String>) -> Secrets {
-        Secrets(Arc::new(Shared { values: Mutex::new(values), ..Shared::default() }))
+        Secrets(Arc::new(SharedSecrets { values: Mutex::new(values), ..SharedSecrets::default() }))
     }
 
     /// Returns the values in force.

@@ -50,7 +50,7 @@ fn rate(text: &str) -> Result<Rate, &'static str> {
 
 /// The result of a run.
 #[derive(Debug, Serialize)]
-struct Report {
+struct WorkReport {
     service: String,
     finished: u64,
     /// The most offsets by which the service was behind the end of its target at a look.
@@ -63,14 +63,14 @@ struct Report {
 pub fn run(args: &WorkArgs) -> Result<Exit, Failure> {
     let report = work(args)?;
     args.output.show(&report, || {
-        let Report { service, finished, most_behind, slowest } = &report;
+        let WorkReport { service, finished, most_behind, slowest } = &report;
         let slowest = slowest * 100.0;
         format!("{service}: {finished} finished; {most_behind} behind, slowed to {slowest:.0} % at worst")
     });
     Ok(Exit::Done)
 }
 
-fn work(args: &WorkArgs) -> Result<Report, Failure> {
+fn work(args: &WorkArgs) -> Result<WorkReport, Failure> {
     let (kafka, service) = configured(&args.file, args.service.as_deref())?;
     let no_group = || format!("the service {:?} has no consumer_group to read as", service.name);
     let group = service.consumer_group.ok_or_else(|| Failure::config(no_group()))?;
@@ -80,7 +80,7 @@ fn work(args: &WorkArgs) -> Result<Report, Failure> {
     let interrupts = signals::listen()?;
     let worker = Worker::join(&kafka, &group, &service.target, CONNECT_TIMEOUT)?;
 
-    let mut report = Report { service: service.name, finished: 0, most_behind: 0, slowest: 1.0 };
+    let mut report = WorkReport { service: service.name, finished: 0, most_behind: 0, slowest: 1.0 };
     let mut turns = Turns { rate: wanted(), part: 1.0, next: Instant::now() };
     let (mut look_at, mut finished_before) = (Instant::now(), 0);
     for look in 1.. {
