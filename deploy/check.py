@@ -220,7 +220,7 @@ def strimzi(path, folder):
         redrive |= {("topic", each, "literal", verb) for each in letters for verb in ("Read", "Describe")}
         redrive |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Write", "Describe")}
         redrive |= {("topic", ledger, "literal", verb) for verb in ("Read", "Write", "Describe")}
-        redrive |= {("topic", f"{each}.parked", "literal", verb) for each in letters for verb in ("Write", "Describe")}
+        redrive |= {("topic", f"{each}.parked", "literal", verb) for each in letters for verb in ("Read", "Write", "Describe")}
         redrive |= {("group", f"{id}.redrive.", "prefix", "Read")}
         redrive |= {("transactionalId", f"{id}.redrive.", "prefix", verb) for verb in ("Write", "Describe")}
         topics |= {ledger} | {f"{each}.parked" for each in letters}
