@@ -342,3 +342,45 @@ fn new_ids_are_owed_one_share_together_after_a_takeover() {
         }
     }
 }
+
+// ## Order, and shares that are counted roughly or together
+
+/// The engine reads a batch, and polls for actions after it. The window may open meanwhile.
+#[test]
+fn a_record_that_comes_as_the_window_opens_waits_behind_those_that_go_first() {
+    let mut sim = Sim::new(reject(20, CYCLE), 2);
+    sim.fill_window(CYCLE);
+    assert_eq!(sim.read("a", 0), Fate::Held);
+    let later = sim.now + CYCLE * 3 / 2;
+    let verdict = sim.throttle.handle_record(later, &numbered(0, 1, Sender::Client("a")));
+    assert!(matches!(verdict, Verdict::Delay(_)), "{verdict:?}");
+    let verdict = sim.throttle.handle_record(later, &numbered(1, 10_000, Sender::Client("b")));
+    assert!(!matches!(verdict, Verdict::Admit(_)), "{verdict:?}");
+}
+
+/// Above a capacity of 409 600, uses are counted in slices, so a record counts for up to half a percent longer than a
+/// cycle.
+#[test]
+fn a_client_that_sends_nearly_all_of_a_large_share_is_not_over_it() {
+    let clients = vec![client("a", 1.0, None), client("b", 99.0, None)];
+    let mut sim = Sim::new(Policy { clients, ..reject(500_000, SECOND) }, 1);
+    // 4 990 of 5 000 in a cycle.
+    for step in 0..3_000 {
+        sim.read_all("a", 0, if step % 100 == 0 { 4 } else { 5 });
+        sim.run_for(SECOND / 1_000);
+    }
+    assert_eq!(sim.rejected("a"), 0);
+}
+
+/// A new id may send its default share until the next allocation, but all of them together have no more than one share.
+/// What they send beyond it is borrowed, and here nothing is lent. A retry succeeds once it is theirs again.
+#[test]
+fn new_ids_at_one_moment_have_one_share_together() {
+    let clients = vec![client("a", 1.0, None)];
+    let mut sim = Sim::new(Policy { clients, reservation: Ratio::ONE, ..reject(40, CYCLE) }, 1);
+    sim.run_for(CYCLE);
+    (0..20).for_each(|_| assert!(matches!(sim.read("one", 0), Fate::Admitted { .. })));
+    let verdict = sim.throttle.handle_record(sim.now, &numbered(0, 20, Sender::Client("other")));
+    let Verdict::Reject(rejection) = verdict else { panic!("{verdict:?}") };
+    assert_eq!((rejection.reason, rejection.retry_after), (Reason::CapacityInUse, CYCLE));
+}
