@@ -163,3 +163,31 @@ fn delays_count_the_time_without_an_owner() {
     assert_eq!(before, (false, [0; 3]));
     assert_eq!(after, (true, [8_000_000, 16_000_000, 16_000_000]));
 }
+
+/// In force, the partition would pause at the bound, and its records would wait in their topic.
+#[test]
+fn shadow_mode_counts_no_record_that_would_wait_in_its_topic_as_rejected() {
+    let policy = Policy { queue_capacity: 10, enforce: false, ..policy(10, SECOND) };
+    let mut sim = with_sole_flood(policy, 2);
+    for _ in 0..50 {
+        sim.read("flood", 0);
+        sim.read("other", 1);
+    }
+    let rejected = |name: &str| sim.throttle.client(name).unwrap().shadow.rejected.total();
+    assert_eq!(rejected("flood"), 0);
+    assert!(rejected("other") >= 30, "{}", rejected("other"));
+}
+
+#[test]
+fn a_client_within_its_part_of_the_bytes_is_not_paused_for_what_another_one_keeps() {
+    let mut policy = policy(10, SECOND);
+    policy.queue_bytes = 100_000;
+    policy.clients = ["flood", "modest"].map(|name| client(name, 1.0, None)).into();
+    let mut sim = with_sole_flood(policy, 2);
+    sim.throttle.handle_sole_client(1, Some("modest"));
+    flood_until_paused(&mut sim, 1_000);
+    for _ in 0..5 {
+        sim.read_sized(Sender::Client("modest"), 1, 1_000);
+    }
+    assert!(sim.paused[0] && !sim.paused[1]);
+}
