@@ -131,8 +131,8 @@ proptest! {
     }
 }
 
-fn steady(control: Control) -> (Pace, Time) {
-    let params = PaceParams {
+fn steady_params(control: Control) -> PaceParams {
+    PaceParams {
         control,
         capacity: 100,
         floor: 10,
@@ -141,9 +141,12 @@ fn steady(control: Control) -> (Pace, Time) {
         max_behind: MAX_BEHIND,
         interval: Duration::from_secs(5),
         signal_timeout: Duration::from_secs(60),
-    };
+    }
+}
+
+fn steady(control: Control) -> (Pace, Time) {
     let start = Time::ZERO + Duration::from_secs(1_000);
-    (Pace::new(params, start), start)
+    (Pace::new(steady_params(control), start), start)
 }
 
 /// One partition that takes 50 records a poll, each a second, and commits them all one poll later.
@@ -171,6 +174,19 @@ fn after_the_timeout_without_a_signal_an_estimate_above_the_capacity_ends() {
     assert_eq!(pace.limit(), found);
     pace.handle_no_signal(now + Duration::from_secs(60));
     assert_eq!(pace.limit(), 100);
+}
+
+/// The service may take no more than was found.
+#[test]
+fn after_the_timeout_without_a_signal_an_estimate_below_the_capacity_stays() {
+    let (mut pace, mut now) = steady(Control::Apply);
+    poll_steadily(&mut pace, &mut now, 60, &mut 0);
+    let found = pace.limit();
+    pace.change(PaceParams { capacity: 900, ..steady_params(Control::Apply) }, now);
+    for seconds in [0, 60, 600] {
+        pace.handle_no_signal(now + Duration::from_secs(seconds));
+        assert_eq!(pace.limit(), found, "after {seconds} s");
+    }
 }
 
 #[test]
