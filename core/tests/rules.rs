@@ -74,11 +74,12 @@ fn target() -> impl Strategy<Value = RuleTarget> {
 }
 
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
-    let effects = (any::<[bool; 4]>(), 1_u64..9).prop_map(|(set, value)| Effects {
+    let effects = (any::<[bool; 5]>(), 1_u64..9).prop_map(|(set, value)| Effects {
         weight: set[0].then(|| Weight::from_thousandths(value).unwrap()),
         limits: set[1].then(|| vec![limit(value as u32, SECOND, 1)]),
         max_delay: set[2].then(|| SECOND * value as u32),
         hold: set[3].then_some(value % 2 == 0),
+        expire_before_ms: set[4].then_some(value as i64),
         ..Effects::default()
     });
     let time = || prop_oneof![2 => Just(None), 1 => (0..TIMES).prop_map(Some)];
@@ -669,4 +670,36 @@ fn the_forecast_of_unlisted_clients_is_what_they_get() {
         let forecast = watermaster_core::scheduler::grants(&policy, policy.capacity, &wants);
         assert_eq!(forecast, granted, "{wants:?}, {unlisted_weight}, {of_pattern}");
     }
+}
+
+/// A rule's capacity protects the service where the search finds more, and raises nothing where it finds less.
+#[test]
+fn the_smaller_one_of_the_found_capacity_and_that_of_a_rule_counts() {
+    let capacity = |records| Effects { capacity: Some(records), ..Effects::default() };
+    let observe = Effects { pace_observes: Some(true), ..Effects::default() };
+    for (effects, counts) in [(capacity(50), 50), (capacity(90), 80), (observe, 100), (weight(1), 80)] {
+        let rules = vec![rule("night", RuleTarget::Service, effects)];
+        let mut policy = with_rules(policy(100, SECOND), rules).at(START_MS);
+        policy.take_found(Some(80));
+        assert_eq!(policy.capacity, counts);
+    }
+}
+
+/// Records that are read after the time of `expire_before` stay, also if the rule comes into force later than that.
+#[test]
+fn only_records_that_were_read_before_the_time_of_a_rule_expire() {
+    let at = |seconds: i64| START_MS + seconds * 1_000;
+    let effects = Effects { expire_before_ms: Some(at(2)), ..Effects::default() };
+    let policy = with_rules(policy(1, SECOND * 1_000), vec![rule("stop", clients(&["a"]), effects)]);
+    let mut sim = Sim::new(policy.at(at(0)), 1);
+    let expired = |sim: &Sim| sim.count("a", |fate| *fate == Fate::Rejected(Reason::Expired));
+    (0..10).for_each(|_| _ = sim.read("a", 0));
+    sim.run_for(SECOND * 3);
+    assert_eq!(expired(&sim), 0, "its time has not come, or nothing told the throttle");
+    (0..10).for_each(|_| _ = sim.read("a", 0));
+    sim.run_for(SECOND);
+    sim.throttle.handle_rules(sim.now, policy.at(at(4)));
+    sim.run_for(SECOND);
+    assert_eq!(expired(&sim), sim.count("a", |fate| matches!(fate, Fate::Rejected(_))));
+    assert_eq!((expired(&sim), sim.count("a", |fate| *fate == Fate::Held)), (9, 10));
 }
