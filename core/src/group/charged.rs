@@ -75,16 +75,21 @@ mod tests {
     use super::*;
     use crate::policy::Policy;
 
+    /// Many lie near the end of the window.
+    fn distances() -> impl Strategy<Value = i64> {
+        prop_oneof![-1_500..1_500_i64, -1_001..-998_i64]
+    }
+
     proptest! {
         /// Admissions that travel in a state count at its reader for at least as long as they do at its author: the
         /// reader's clock has another start, and time passes before it reads the state.
         #[test]
         fn admissions_count_at_a_reader_for_at_least_as_long(
-            cycle_ms in 1..4_000_000_u64,
+            cycle_ms in prop_oneof![1..200_u64, 1..4_000_000_u64],
             // In thousandths of a cycle, before or after the making.
-            admissions in prop::collection::vec((-1_500..1_500_i64, 1..100_u64), 0..50),
+            admissions in prop::collection::vec((distances(), 1..100_u64), 0..50),
             read_at in 1 << 40..1_u64 << 50,
-            late in 0..3_000_u64,
+            late in prop_oneof![Just(0), 0..3_000_u64],
         ) {
             let cycle = Duration::from_millis(cycle_ms);
             let params = GroupParams::new(&Policy::new(100, cycle), cycle, cycle);
