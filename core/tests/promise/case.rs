@@ -171,6 +171,10 @@ pub fn rules(capacity: u64) -> impl Strategy<Value = Vec<Rule>> {
     let id = (0..names.len()).prop_map(move |at| ClientPattern::new(names[at]));
     let target = prop_oneof![
         4 => id.prop_map(|id| RuleTarget::Clients { patterns: vec![id], in_groups: None }),
+        1 => Just(RuleTarget::Clients {
+            patterns: vec![ClientPattern::new("*")],
+            in_groups: Some(vec![ClientPattern::new("half")]),
+        }),
         1 => Just(RuleTarget::Groups(vec![ClientPattern::new("half")])),
         1 => Just(RuleTarget::Groups(vec![ClientPattern::new("*")])),
         1 => Just(RuleTarget::Service),

@@ -22,7 +22,7 @@ struct Case {
 
 fn cases(class: Class) -> impl Strategy<Value = Case> {
     let capacity = prop_oneof![1_u64..4, 1_u64..20];
-    let change = (capacity, any::<bool>(), 1_u32..2, 1_u32..4_000);
+    let change = (capacity, any::<bool>(), 1_u32..5, 1_u32..4_000);
     (policies(class), 2_usize..12, vec(change, 1..4)).prop_map(|(policy, clients, changes)| {
         let mut cycle = policy.cycle;
         let changes = changes
