@@ -113,6 +113,8 @@ fn the_figures_are_counted() {
     );
     assert_eq!((figures.blocks, figures.headless, figures.pronoun_docs, figures.persons), (2, 1, 1, 1));
     assert_eq!((figures.types["A"], figures.string_errors), (2, 1));
+    let declared = "mod a;\n#[cfg(test)]\nmod tests;\nmod b;\n#[cfg(test)]\nmod tests {}\n";
+    assert!(production(declared).ends_with("mod b;"));
     assert_eq!(strings_of(r#"a("who", b"x") + "it""#).collect::<Vec<_>>(), ["who", "x", "it"]);
 }
 
@@ -155,9 +157,9 @@ impl Figures {
     }
 }
 
-/// Returns the part of a source file before the tests at its end.
+/// Returns the part of a source file before the tests at its end. Tests in a file of their own may be declared further up.
 pub(super) fn production(text: &str) -> &str {
-    let tests = ["\n#[cfg(test)]\nmod tests", "\n#[cfg(test)]\npub mod tests"];
+    let tests = ["\n#[cfg(test)]\nmod tests {", "\n#[cfg(test)]\npub mod tests {"];
     tests.iter().fold(text, |text, tests| text.split(tests).next().unwrap_or_default())
 }
 
