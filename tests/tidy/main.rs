@@ -22,9 +22,10 @@ const fn never(word: &'static str, within: &'static str, why: &'static str) -> R
 
 const CLOCK: &str = "the core is handed the time, so that tests own it";
 const QUIET: &str = "the core does no I/O and logs nothing";
+const EXACT: &str = "grants and gates are decided without floats";
 const ASKING: &str = "only tools/src/endpoint.rs, schemas/src/registry and kafka/src/msk ask over HTTP";
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 24] = [
     never("rdkafka", "src", "only the crate kafka knows rdkafka"),
     Rule {
         word: "rdkafka",
@@ -62,12 +63,30 @@ const RULES: [Rule; 22] = [
     never("std::net", "core/src", QUIET),
     never("std::env", "core/src", QUIET),
     never("tracing", "core", QUIET),
+    Rule { word: "f64", within: "core/src/allocator", allowed: &["core/src/allocator/fixed"], why: EXACT },
+    Rule {
+        word: "f64",
+        within: "core/src/scheduler",
+        // Evictions, and figures for people.
+        allowed: &["core/src/scheduler/bucket", "core/src/scheduler/excess", "core/src/scheduler/limits"],
+        why: EXACT,
+    },
 ];
 
 #[test]
 fn the_code_keeps_to_its_boundaries() {
     let broken: Vec<String> = RULES.iter().flat_map(violations).collect();
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+/// All crates deny `unsafe`; a module needs an attribute to have it.
+#[test]
+fn one_module_has_unsafe_code() {
+    let allowed: &[&str] = &["kafka/src/ffi"];
+    let rules = words::CRATES.map(|within| Rule { word: "unsafe_code", within, allowed, why: "`unsafe` stands there" });
+    let broken: Vec<String> = rules.iter().flat_map(violations).collect();
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+    assert!(fs::read_to_string(root().join("kafka/src/ffi.rs")).expect("it is text").contains("unsafe_code"));
 }
 
 #[test]
