@@ -1,12 +1,17 @@
 //! A configuration is reloaded as a whole or not at all; the error names keys that need a restart.
 
 #[allow(dead_code)] // Other tests use the rest.
+#[path = "support/process.rs"]
+mod process;
+#[allow(dead_code)]
 #[path = "support/wait.rs"]
 mod wait;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
+use process::{Process, Signal};
 use wait::{let_the_fault_last, wait_for};
 use watermaster::reload::Configuration;
 use watermaster::rules::KnownRule;
@@ -610,4 +615,34 @@ fn tokens_come_go_and_change() {
     assert_eq!(reload(&operates), Ok(vec!["admin.token_file".to_owned()]));
     assert_eq!(reload(&(first + "metrics_token = true\n")).map(|changed| changed.len()), Ok(3));
     assert!(file.configuration.admin().metrics_token);
+}
+
+/// Without a broker a run waits, and takes signals meanwhile.
+#[test]
+fn a_hangup_reads_the_configuration_again_and_a_termination_ends_a_run() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [path, log] = ["watermaster.toml", "log"].map(|name| folder.path().join(name));
+    let write = |capacity: &str| {
+        let [kafka, capacity] = ["bootstrap_servers = \"127.0.0.1:1\"", capacity];
+        let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n[kafka]\n";
+        let changes =
+            [("bootstrap_servers = \"localhost:9092\"", kafka), ("capacity = 2000", capacity), ("[kafka]\n", admin)];
+        std::fs::write(&path, changed(text(|text| text), &changes)).expect("the file is written");
+    };
+    write("capacity = 2000");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+    command.args(["run", "--config"]).arg(&path).env_clear();
+    let mut run = Process::start(command.stderr(std::fs::File::create(&log).expect("the log is made")));
+    let says = |words: &[&str]| {
+        wait_for(&words.join(", "), Duration::from_secs(60), || {
+            let text = std::fs::read_to_string(&log).expect("the log is text");
+            text.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+        });
+    };
+    says(&["waiting for the brokers"]);
+    write("capacity = 2100");
+    run.signal(Signal::HangUp);
+    says(&["service[0].capacity", "\"to\":\"2100\"", "SIGHUP"]);
+    run.signal(Signal::Term);
+    assert_eq!(run.wait(Duration::from_secs(60)).code(), Some(0));
 }

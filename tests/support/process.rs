@@ -11,6 +11,7 @@ use super::wait::wait_for;
 /// A signal for a process.
 #[derive(Debug, Clone, Copy)]
 pub enum Signal {
+    HangUp,
     Term,
     Kill,
     Stop,
@@ -53,6 +54,7 @@ impl Process {
             return;
         }
         let name = match signal {
+            Signal::HangUp => "-HUP",
             Signal::Term => "-TERM",
             Signal::Kill => "-KILL",
             Signal::Stop => "-STOP",
