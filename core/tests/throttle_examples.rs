@@ -5,7 +5,7 @@ mod sim;
 use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy, unregistered};
-use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap};
+use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap, TopicTag};
 use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Scope, Window};
 use watermaster_core::throttle::{Action, Arrival, GroupPart, Growth, Sender, Throttle, Verdict};
 use watermaster_core::units::{Ratio, Time};
@@ -881,4 +881,68 @@ fn arrivals_count_after_a_topic_was_made_anew() {
         admitted
     });
     assert_eq!(admitted[0], admitted[1]);
+}
+
+/// Its offsets and its length tell nothing if the new topic is longer by the time at which it is read; its tag does.
+#[test]
+fn arrivals_count_in_a_topic_with_another_tag() {
+    let mut throttle = Throttle::new(policy(40, 10 * SECOND), sim::START);
+    let counted = ["first", "first", "second"].map(|topic| {
+        let map = OffsetMap { tag: Some(TopicTag::of("cluster", topic)), ..OffsetMap::default() };
+        throttle.handle_assigned(sim::START, 0, 0, &map, 100);
+        for offset in 0..5 {
+            let sender = Sender::Client("A");
+            throttle.handle_record(sim::START, &Arrival { partition: 0, offset, bytes: 1, sender, written_ms: None });
+        }
+        throttle.handle_revoked(0);
+        throttle.client("A").unwrap().arrivals
+    });
+    assert_eq!(counted, [5, 5, 10]);
+}
+
+/// The next owner learns of the admissions of the last cycle from commits, also of those before a reload.
+#[test]
+fn recent_admissions_stay_in_the_commits_over_a_reload_of_the_cycle() {
+    for seconds in [5, 20] {
+        let policy = Policy { mode: Mode::Reject, ..policy(40, 10 * SECOND) };
+        let mut sim = Sim::new(policy.clone(), 1);
+        assert!((0..40).all(|_| sim.read("A", 0) == AT_ONCE));
+        let policy = Policy { cycle: SECOND * seconds, ..policy };
+        sim.throttle.handle_policy(sim.now, policy.clone());
+        sim.restart(policy);
+        assert_eq!((0..40).filter(|_| sim.read("A", 0) == AT_ONCE).count(), 0, "a second capacity in {seconds} s");
+    }
+}
+
+/// A client that has sent for a part of a cycle only counts with its default share: it neither lends nor borrows.
+#[test]
+fn a_newcomer_wants_its_default_share_until_its_first_full_cycle() {
+    let mut policy = policy(40, 10 * SECOND);
+    policy.mode = Mode::Reject;
+    names(&mut policy, &["A"]);
+    let mut sim = Sim::new(policy, 1);
+    let mut granted = Vec::new();
+    for cycle in 0..3 {
+        (0..80).for_each(|_| _ = sim.read("A", 0));
+        sim.run_for(5 * SECOND);
+        sim.read("late", 0);
+        sim.run_until(sim::START + 10 * SECOND * (cycle + 1));
+        granted.push(sim.grants(&["A", "late"]));
+    }
+    assert_eq!(granted, [[20, 20], [38, 2], [38, 2]]);
+}
+
+/// A client that is back has its share again within the cycle, whatever it wanted in the last one.
+#[test]
+fn a_lender_that_wants_more_counts_with_its_default_share_at_once() {
+    let mut policy = policy(40, 10 * SECOND);
+    names(&mut policy, &["A", "B"]);
+    let mut sim = Sim::new(policy, 1);
+    (0..200).for_each(|_| _ = sim.read("B", 0));
+    (0..3).for_each(|_| _ = sim.read("A", 0));
+    sim.run_until(sim::START + 10 * SECOND);
+    assert_eq!(sim.grants(&["A", "B"]), [3, 37]);
+    (0..4).for_each(|_| _ = sim.read("A", 0));
+    sim.run_for(SECOND);
+    assert_eq!(sim.grants(&["A", "B"]), [20, 20]);
 }
