@@ -60,7 +60,7 @@ impl ReloadState {
 }
 
 /// Another configuration that could be in force, and what it would change.
-struct Candidate {
+struct NewConfig {
     config: Config,
     report: Option<Report>,
     /// A file has another content, which only clients that are made anew take.
@@ -191,7 +191,7 @@ impl Configuration {
     }
 
     /// Reads and checks the files.
-    fn candidate(&self, paths: &[PathBuf], before: &Config, dry_run: bool) -> Result<Candidate, ConfigErrors> {
+    fn candidate(&self, paths: &[PathBuf], before: &Config, dry_run: bool) -> Result<NewConfig, ConfigErrors> {
         let config = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)?;
         let changes = before.changes(&config)?;
         let report = self.check(&before.settings, &config)?;
@@ -200,7 +200,7 @@ impl Configuration {
         let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
         let view = ReloadView::new(config.effective.hash(), dry_run, changes, next_cycle, warnings);
-        Ok(Candidate { config, report, needs_clients: renewed.iter().any(NamedFile::needs_clients), view })
+        Ok(NewConfig { config, report, needs_clients: renewed.iter().any(NamedFile::needs_clients), view })
     }
 
     fn reload_from(&self, paths: &[PathBuf], by: &str) -> Result<ReloadView, ConfigErrors> {
@@ -208,7 +208,7 @@ impl Configuration {
         let before = self.state.lock().config.clone();
         let accepted = self.candidate(paths, &before, false);
         self.state.lock().last.successful = accepted.is_ok();
-        let Candidate { mut config, mut report, needs_clients, view } = accepted.inspect_err(|errors| {
+        let NewConfig { mut config, mut report, needs_clients, view } = accepted.inspect_err(|errors| {
             error!(by, "the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {

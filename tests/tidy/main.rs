@@ -68,7 +68,7 @@ const RULES: [Rule; 24] = [
         word: "f64",
         within: "core/src/scheduler",
         // Evictions, and figures for people.
-        allowed: &["core/src/scheduler/bucket", "core/src/scheduler/excess", "core/src/scheduler/limits"],
+        allowed: &["core/src/scheduler/bucket", "core/src/scheduler/bounds", "core/src/scheduler/limits"],
         why: EXACT,
     },
 ];

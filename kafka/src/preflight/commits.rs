@@ -56,7 +56,7 @@ struct Watch<'s> {
     source_partitions: Vec<SourcePartition>,
 }
 
-struct Look {
+struct CommitLook {
     at: Instant,
     target: Vec<Offsets>,
     /// The records of the sources that are completed: committed, or in an offset map.
@@ -74,7 +74,7 @@ pub(super) fn watch<'s>(
         let first = watch.first_look(timeout).ok()?;
         Some((watch, first))
     });
-    let began: Vec<(Watch<'s>, Look)> = began.filter(|(_, first)| !first.target.is_empty()).collect();
+    let began: Vec<(Watch<'s>, CommitLook)> = began.filter(|(_, first)| !first.target.is_empty()).collect();
     let interval = |watch: &Watch<'_>| watch.interval().min(MAX_INTERVAL);
     thread::sleep(began.iter().map(|(watch, _)| interval(watch)).max().unwrap_or_default());
     let mut problems = Vec::new();
@@ -108,16 +108,16 @@ impl<'s> Watch<'s> {
 
     /// Asks for the offsets when the watch begins. The time between the two looks at the sources contains that between
     /// the two at the target, so that no record of this program looks like that of another writer.
-    fn first_look(&self, timeout: Duration) -> Result<Look, AskError> {
+    fn first_look(&self, timeout: Duration) -> Result<CommitLook, AskError> {
         let at = Instant::now();
         let completed = self.completed(timeout)?;
-        Ok(Look { at, target: self.target(timeout)?, completed })
+        Ok(CommitLook { at, target: self.target(timeout)?, completed })
     }
 
-    fn second_look(&self, timeout: Duration) -> Result<Look, AskError> {
+    fn second_look(&self, timeout: Duration) -> Result<CommitLook, AskError> {
         let at = Instant::now();
         let target = self.target(timeout)?;
-        Ok(Look { at, target, completed: self.completed(timeout)? })
+        Ok(CommitLook { at, target, completed: self.completed(timeout)? })
     }
 
     fn target(&self, timeout: Duration) -> Result<Vec<Offsets>, AskError> {
@@ -133,8 +133,8 @@ impl<'s> Watch<'s> {
         Ok(committed.into_values().map(of_partition).sum())
     }
 
-    fn compare(&mut self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
-        let committed = |look: &Look| look.target.iter().map(|one| one.committed).sum::<i64>();
+    fn compare(&mut self, kafka: &Kafka, first: &CommitLook, second: &CommitLook, timeout: Duration) -> Vec<Problem> {
+        let committed = |look: &CommitLook| look.target.iter().map(|one| one.committed).sum::<i64>();
         let mut problems = Vec::new();
         let stood_still = committed(first) == committed(second);
         let open = first.target.iter().map(|one| (one.partition, one.committed..one.end)).collect();
@@ -165,7 +165,7 @@ impl<'s> Watch<'s> {
     /// Returns the number of records that were written between two looks. Markers of transactions take offsets like
     /// records: if there are too many offsets to count the records, the most markers that can be among them are
     /// subtracted.
-    fn written(&mut self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> i64 {
+    fn written(&mut self, kafka: &Kafka, first: &CommitLook, second: &CommitLook, timeout: Duration) -> i64 {
         let mut ranges: Ranges = first.target.iter().map(|one| (one.partition, one.end..one.end)).collect();
         for one in &second.target {
             ranges.entry(one.partition).and_modify(|range| range.end = one.end);

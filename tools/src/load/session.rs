@@ -32,7 +32,7 @@ pub struct Session {
     pub account: Account,
     /// The name of the run.
     pub run: String,
-    pub start: Start,
+    pub start: RunStart,
     events: Receiver<Event>,
     /// The channel for retries; `None` once nothing more is to be sent.
     orders: Option<Sender<SendAttempt>>,
@@ -115,17 +115,17 @@ fn no_thread(error: io::Error) -> Failure {
     Failure::stopped(format_args!("can't start a thread: {error}"))
 }
 
-fn soon() -> Result<Start, Failure> {
+fn soon() -> Result<RunStart, Failure> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     let epoch_us = since_1970.and_then(|time| u64::try_from((time + LEAD).as_micros()).ok());
     let wrong = "the clock is before 1970 or in the far future";
     let epoch_us = epoch_us.ok_or_else(|| Failure::stopped(wrong))?;
-    Ok(Start { instant: Instant::now() + LEAD, epoch_us })
+    Ok(RunStart { instant: Instant::now() + LEAD, epoch_us })
 }
 
 /// Starts to read the targets, which come first among the topics, and the dead-letter topics.
 fn watch(
-    watcher: Watcher, targets: usize, run: String, start: Start, events: Sender<Event>,
+    watcher: Watcher, targets: usize, run: String, start: RunStart, events: Sender<Event>,
 ) -> io::Result<(Arc<AtomicBool>, JoinHandle<()>)> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -141,7 +141,7 @@ fn watch(
 }
 
 /// Returns the event of a record, unless it is a foreign one in a dead-letter topic.
-fn arrival(arrived: &Arrived<'_>, in_target: bool, run: &str, start: Start) -> Option<Event> {
+fn arrival(arrived: &Arrived<'_>, in_target: bool, run: &str, start: RunStart) -> Option<Event> {
     let at = ArrivalTime { appended: arrived.append_ms.map(|ms| start.since_ms(ms)), read: start.instant.elapsed() };
     let header = |name| match arrived.headers.lookup(name) {
         HeaderLookup::Once(value) => value,
@@ -164,13 +164,13 @@ fn stamped_number(stamp: &[u8], run: &str) -> Option<usize> {
 
 /// The start of a run on both clocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Start {
+pub struct RunStart {
     pub instant: Instant,
     /// Microseconds since 1970.
     pub epoch_us: u64,
 }
 
-impl Start {
+impl RunStart {
     /// Returns the wall-clock time of a time since the start, in microseconds since 1970.
     fn wall_us(&self, at: Duration) -> u64 {
         self.epoch_us.saturating_add(u64::try_from(at.as_micros()).unwrap_or(u64::MAX))
@@ -187,7 +187,7 @@ impl Start {
 struct Player<'a, F> {
     plan: &'a Plan,
     run: &'a str,
-    start: Start,
+    start: RunStart,
     produce: F,
     events: Sender<Event>,
     /// Attempts by the time at which they are due and their order of arrival. Of the first attempts, only the next one
@@ -200,7 +200,7 @@ struct Player<'a, F> {
 
 impl<'a, E: Display, F: FnMut(&LoadRecord<'_>) -> Result<bool, E>> Player<'a, F> {
     /// Makes a player. `produce` hands a record over without waiting; it returns `false` if the queue is full.
-    fn new(plan: &'a Plan, run: &'a str, start: Start, produce: F, events: Sender<Event>) -> Player<'a, F> {
+    fn new(plan: &'a Plan, run: &'a str, start: RunStart, produce: F, events: Sender<Event>) -> Player<'a, F> {
         Player { plan, run, start, produce, events, pending: BTreeMap::new(), queued: 0, sent: 0 }
     }
 
@@ -294,8 +294,8 @@ mod tests {
     const BURST: &str = "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 20\n";
 
     /// Returns a start long enough ago that every record is due.
-    fn long_ago() -> Start {
-        Start { instant: Instant::now().checked_sub(Duration::from_secs(60)).unwrap(), epoch_us: 1_000_000 }
+    fn long_ago() -> RunStart {
+        RunStart { instant: Instant::now().checked_sub(Duration::from_secs(60)).unwrap(), epoch_us: 1_000_000 }
     }
 
     /// The queue of the producer is full every other time, one record is refused, and the run ends with the last one.
@@ -340,14 +340,14 @@ mod tests {
         let (events, reported) = mpsc::channel();
         let (order, orders) = mpsc::channel();
         drop(order);
-        let start = Start { instant: Instant::now(), epoch_us: 0 };
+        let start = RunStart { instant: Instant::now(), epoch_us: 0 };
         Player::new(&plan, "run", start, |_: &LoadRecord<'_>| Ok::<_, String>(true), events).play(&orders);
         assert_eq!(reported.iter().count(), 0);
     }
 
     #[test]
     fn times_of_both_clocks_agree() {
-        let start = Start { instant: Instant::now(), epoch_us: 5_000_500 };
+        let start = RunStart { instant: Instant::now(), epoch_us: 5_000_500 };
         assert_eq!(start.wall_us(Duration::from_millis(2)), 5_002_500);
         assert_eq!(start.since_ms(5_002), Duration::from_micros(1_500));
         assert_eq!([start.since_ms(5_000), start.since_ms(-1)], [Duration::ZERO; 2]);
