@@ -932,6 +932,22 @@ fn a_newcomer_wants_its_default_share_until_its_first_full_cycle() {
     assert_eq!(granted, [[20, 20], [38, 2], [38, 2]]);
 }
 
+/// Otherwise ids that are used once would always go first.
+#[test]
+fn a_new_client_starts_one_record_ahead() {
+    let mut sim = Sim::new(policy(10, 10 * SECOND), 1);
+    (0..16).for_each(|n| _ = sim.read(["A", "B"][n % 2], 0));
+    sim.run_for(3 * SECOND);
+    let before = sim.decisions();
+    sim.read("new", 0);
+    sim.run_for(10 * SECOND);
+    let next = |name: &str| {
+        let turns = sim.lives.values().filter(|life| life.client == name).map(|life| life.turn);
+        turns.filter(|&turn| turn > before).min().unwrap()
+    };
+    assert!(next("A").max(next("B")) < next("new"), "{:?}", sim.lives);
+}
+
 /// A client that is back has its share again within the cycle, whatever it wanted in the last one.
 #[test]
 fn a_lender_that_wants_more_counts_with_its_default_share_at_once() {
@@ -945,4 +961,19 @@ fn a_lender_that_wants_more_counts_with_its_default_share_at_once() {
     (0..4).for_each(|_| _ = sim.read("A", 0));
     sim.run_for(SECOND);
     assert_eq!(sim.grants(&["A", "B"]), [20, 20]);
+}
+
+/// The wants of a cycle in which the process stood still are those of that cycle, and a cycle of another length has as
+/// many more or fewer.
+#[test]
+fn wants_of_the_last_cycle_are_of_its_length() {
+    let policy = Policy { mode: Mode::Reject, ..policy(40, 10 * SECOND) };
+    let wants = |sim: &Sim| sim.throttle.client("A").unwrap().last_wants;
+    let mut sim = Sim::new(policy.clone(), 1);
+    (0..3).for_each(|_| _ = sim.read("A", 0));
+    sim.throttle.handle_policy(sim.now, Policy { cycle: 20 * SECOND, ..policy });
+    assert_eq!(wants(&sim), 6);
+    (0..3).for_each(|_| _ = sim.read("A", 0));
+    sim.throttle.handle_timeout(sim.now + 50 * SECOND);
+    assert_eq!(wants(&sim), 0);
 }
