@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use crate::clock;
 use crate::fleet::Fleet;
 use crate::rules::with_run_time;
-use crate::services::{Change, ServiceHandle, Services};
+use crate::services::{Change, ServiceHandle};
 use crate::shared::Shared;
 use crate::snapshot::ClientSnapshot;
 use watermaster_api::{ChangeView, NextCycle, PastChange, ReloadView};
@@ -28,7 +28,8 @@ const KEPT_CHANGES: usize = 10;
 pub struct Configuration {
     /// The files and folders that it came from; `None` if it can't be reloaded.
     paths: Option<Vec<PathBuf>>,
-    pub services: Services,
+    /// The handles of all services of the configuration in force.
+    pub services: Shared<Vec<ServiceHandle>>,
     /// `None` where nothing runs.
     engines: Option<Arc<Fleet>>,
     /// Held during a reload, which may ask the brokers.
@@ -87,7 +88,7 @@ impl Configuration {
     /// Takes the configuration that was read at the start, from the files at `paths` if there are any, and makes a
     /// handle for each service.
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
-        let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
+        let services = Shared::new(config.settings.services.iter().map(ServiceHandle::new).collect());
         let hash = config.effective.hash();
         let last = LastReload::at_start();
         let state = ReloadState { config, hash, last, names: None, answer: vec![], past: VecDeque::new() };
@@ -129,7 +130,7 @@ impl Configuration {
             let state = self.state.lock();
             state.config.settings.with_matches(state.names.as_deref().unwrap_or_default()).services
         };
-        let handles = self.services.all();
+        let handles = self.services.get();
         let with_handle = |service: Service| {
             let handle = handles.iter().find(|handle| handle.name == service.name)?.clone();
             Some((service, handle))
@@ -145,7 +146,7 @@ impl Configuration {
     /// changes then.
     pub fn reload(&self, by: &str) -> Option<Result<ReloadView, ConfigErrors>> {
         let reloaded = self.paths.as_deref().map(|paths| self.reload_from(paths, by));
-        self.services.all().iter().for_each(ServiceHandle::wait_until_shown);
+        self.services.get().iter().for_each(ServiceHandle::wait_until_shown);
         reloaded
     }
 
@@ -182,7 +183,7 @@ impl Configuration {
         }
         let services = state.config.settings.with_matches(&names).services;
         state.names = Some(names);
-        for handle in self.services.all() {
+        for handle in self.services.get() {
             let service = services.iter().find(|service| service.name == handle.name && !service.patterns.is_empty());
             if let Some(service) = service {
                 handle.inbox.leave(Change { sources: Some(service.sources.clone()), ..Change::default() });
@@ -197,7 +198,7 @@ impl Configuration {
         let report = self.check(&before.settings, &config)?;
         let renewed = renewed(before, &config);
         let changes = described(&changes, &renewed);
-        let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.all());
+        let next_cycle = next_cycle(&before.settings, &config.settings, &self.services.get());
         let warnings = config.warnings.iter().map(ToString::to_string).collect();
         let view = ReloadView::new(config.effective.hash(), dry_run, changes, next_cycle, warnings);
         Ok(NewConfig { config, report, needs_clients: renewed.iter().any(NamedFile::needs_clients), view })
@@ -264,7 +265,7 @@ impl Configuration {
     /// Leaves each service that changed its change, and starts and stops services.
     fn apply(&self, before: &Settings, settings: &Settings, report: &Option<Report>, names: Option<&[String]>) {
         let matched = settings.with_matches(names.unwrap_or_default());
-        let former = self.services.all();
+        let former = self.services.get();
         let facts = report.as_ref().map(|report| report.topics.clone()).unwrap_or_default();
         let handle = |service: &Service| {
             if let Some(handle) = former.iter().find(|former| former.name == service.name) {
@@ -298,7 +299,7 @@ impl Configuration {
             engines.for_each(|engines| engines.launch(settings, &handle, report.clone(), false));
             handle
         };
-        self.services.replace(matched.services.iter().map(handle).collect());
+        self.services.set(matched.services.iter().map(handle).collect());
         for gone in former.iter().filter(|former| settings.services.iter().all(|service| service.name != former.name)) {
             info!(service = gone.name, "a service is no longer configured: finishing its round");
             gone.stop();

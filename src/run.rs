@@ -38,7 +38,7 @@ impl Parts {
     fn new(paths: Option<Vec<PathBuf>>, config: &Config) -> Parts {
         let fleet = Arc::<Fleet>::default();
         let configuration = Configuration::new(paths, config.clone()).with_engines(Arc::clone(&fleet));
-        let handles = configuration.services.all();
+        let handles = configuration.services.get();
         Parts { fleet, configuration: Arc::new(configuration), handles }
     }
 }

@@ -195,24 +195,6 @@ impl ServiceHandle {
     }
 }
 
-/// The handles of all services of the configuration in force.
-#[derive(Debug, Default)]
-pub struct Services(Shared<Vec<ServiceHandle>>);
-
-impl Services {
-    pub fn new(services: Vec<ServiceHandle>) -> Services {
-        Services(Shared::new(services))
-    }
-
-    pub fn all(&self) -> Vec<ServiceHandle> {
-        self.0.get()
-    }
-
-    pub fn replace(&self, services: Vec<ServiceHandle>) {
-        self.0.set(services);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -131,11 +131,11 @@ impl File {
     }
 
     fn change_arrived(&self) -> bool {
-        self.configuration.services.all()[0].inbox.take().is_some()
+        self.configuration.services.get()[0].inbox.take().is_some()
     }
 
     fn policy(&self) -> Option<Policy> {
-        self.configuration.services.all()[0].inbox.take()?.policy
+        self.configuration.services.get()[0].inbox.take()?.policy
     }
 }
 
@@ -371,7 +371,7 @@ fn an_unchanged_file_is_accepted() {
 #[test]
 fn a_reload_ends_after_the_engine_shows_the_change() {
     let file = File::new();
-    let handle = file.configuration.services.all().remove(0);
+    let handle = file.configuration.services.get().remove(0);
     let show = |capacity, changes| {
         let mut snapshot = (*handle.cell.get()).clone();
         (snapshot.figures.capacity, snapshot.changes) = (capacity, Some(changes));
@@ -410,7 +410,7 @@ fn a_dry_run_tells_the_changes_and_the_next_cycle_and_changes_nothing() {
     assert_eq!((cycle.admits_at_most, cycle.would_admit_at_most), (Some(1_500), Some(1_800)));
     assert!(view.dry_run && !file.change_arrived() && file.configuration.past_changes().is_empty());
     // A client gets no more than its own limit allows: 50 a second, and then 4.
-    let handle = file.configuration.services.all().remove(0);
+    let handle = file.configuration.services.get().remove(0);
     let client = |name: &str, wants| ClientSnapshot {
         name: name.into(),
         levels: Levels { wants, ..Levels::default() },
@@ -456,7 +456,7 @@ fn the_last_ten_changes_are_kept_with_their_values() {
 fn only_services_that_changed_get_a_change() {
     let file = File::new();
     file.reload("[[service]]", &format!("{SCORING}[[service]]")).unwrap();
-    let handles = file.configuration.services.all();
+    let handles = file.configuration.services.get();
     let arrived = || {
         let takes = handles.iter().filter(|handle| handle.inbox.take().is_some());
         takes.map(|handle| handle.name.as_str()).collect::<Vec<_>>()
@@ -495,7 +495,7 @@ const SCORING: &str = "[[service]]\nname = \"scoring\"\ntarget = \"scoring.reque
 fn sources_come_and_go() {
     let file = File::new();
     let topics = || {
-        let sources = file.configuration.services.all()[0].inbox.take().expect("a change").sources;
+        let sources = file.configuration.services.get()[0].inbox.take().expect("a change").sources;
         sources.expect("sources").into_iter().map(|source| source.topic).collect::<Vec<_>>()
     };
     let with_cards = format!("{CARDS}[[service.source]]\n");
@@ -518,12 +518,12 @@ fn sources_come_and_go() {
 #[test]
 fn services_come_and_go() {
     let file = File::new();
-    let names = || file.configuration.services.all().into_iter().map(|service| service.name).collect::<Vec<_>>();
-    let kyc = file.configuration.services.all().remove(0);
+    let names = || file.configuration.services.get().into_iter().map(|service| service.name).collect::<Vec<_>>();
+    let kyc = file.configuration.services.get().remove(0);
     let before = format!("{SCORING}[[service]]\n");
     assert_eq!(file.reload("[[service]]\n", &before), Ok(vec!["service[0]".to_owned()]));
     assert_eq!(names(), ["scoring", "kyc"]);
-    let scoring = file.configuration.services.all().remove(0);
+    let scoring = file.configuration.services.get().remove(0);
     // A change of a service whose position has shifted.
     let changed = file.reload_all(&[("capacity = 2000", "capacity = 4000"), ("[[service]]\n", &before)]);
     assert_eq!(changed, Ok(vec!["service[1].capacity".to_owned()]));
@@ -540,7 +540,7 @@ fn sources_by_pattern_follow_the_topics_of_the_cluster() {
     let named = "topic = \"home-loan.kyc\"\nclient = \"home-loan\"\n";
     let by_pattern = "topic_pattern = '(?<client>.*)[.]kyc'\n";
     assert_eq!(file.reload(named, by_pattern), Ok(vec!["service[0].source[0]".to_owned()]));
-    let take = || file.configuration.services.all()[0].inbox.take().and_then(|change| change.sources);
+    let take = || file.configuration.services.get()[0].inbox.take().and_then(|change| change.sources);
     assert_eq!(take(), None, "the engine keeps its sources until the topics are known");
     let discovered = |names: &[&str]| {
         file.configuration.discovered(names.iter().map(|name| (*name).to_owned()).collect());

@@ -64,7 +64,7 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         token: Token::new(TOKEN).unwrap(),
     }];
     let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
-    configuration.services.replace(services);
+    configuration.services.set(services);
     let state = Arc::new(AdminState {
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
         configuration: Arc::new(configuration),

@@ -54,7 +54,7 @@ pub struct AdminState {
 
 impl AdminState {
     fn services(&self) -> Vec<ServiceHandle> {
-        self.configuration.services.all()
+        self.configuration.services.get()
     }
 }
 

@@ -52,7 +52,7 @@ impl Server {
     fn of(configuration: Configuration, limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
         let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
         let heartbeat = Arc::new(heartbeat);
-        configuration.services.replace(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
+        configuration.services.set(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
         let state = Arc::new(AdminState {
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
             configuration: Arc::new(configuration),

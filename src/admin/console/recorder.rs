@@ -91,7 +91,7 @@ impl Recorder {
 
     /// Looks at all services at a time since 1970, and tells the pages what changed.
     pub fn look(&self, configuration: &Configuration, at: Duration) {
-        let handles = configuration.services.all();
+        let handles = configuration.services.get();
         let looks: Vec<Look> = handles.iter().map(Look::at).collect();
         let mut services = self.services.lock();
         services.retain(|name, _| handles.iter().any(|handle| handle.name == *name));
