@@ -231,9 +231,9 @@ impl<'t> Tokens<'t> {
                 (first.len_utf8(), None)
             } else if rest.starts_with("//") {
                 (rest.find('\n').unwrap_or(rest.len()), None)
-            } else if rest.starts_with("/*") {
+            } else if let Some(comment) = rest.strip_prefix("/*") {
                 // The star of the beginning does not end the comment.
-                (4 + rest[2..].find("*/").ok_or(SchemaError::Truncated)?, None)
+                (4 + comment.find("*/").ok_or(SchemaError::Truncated)?, None)
             } else if first == '"' || first == '\'' {
                 (quoted_length(rest, first)?, Some(ProtoToken::Quoted))
             } else if is_of_word(first) {
