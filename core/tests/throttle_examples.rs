@@ -883,7 +883,8 @@ fn arrivals_count_after_a_topic_was_made_anew() {
     assert_eq!(admitted[0], admitted[1]);
 }
 
-/// Its offsets and its length tell nothing if the new topic is longer by the time at which it is read; its tag does.
+/// A topic that was deleted and made anew may have grown longer than the former one before it is read. Then its offsets
+/// look like those of the former topic, and only its tag shows that its records are new.
 #[test]
 fn arrivals_count_in_a_topic_with_another_tag() {
     let mut throttle = Throttle::new(policy(40, 10 * SECOND), sim::START);
@@ -948,7 +949,7 @@ fn a_new_client_starts_one_record_ahead() {
     assert!(next("A").max(next("B")) < next("new"), "{:?}", sim.lives);
 }
 
-/// A client that is back has its share again within the cycle, whatever it wanted in the last one.
+/// A client that sends again after an idle cycle has its default share within the same cycle.
 #[test]
 fn a_lender_that_wants_more_counts_with_its_default_share_at_once() {
     let mut policy = policy(40, 10 * SECOND);

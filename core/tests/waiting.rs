@@ -373,7 +373,8 @@ fn a_client_that_sends_nearly_all_of_a_large_share_is_not_over_it() {
 }
 
 /// A new id may send its default share until the next allocation, but all of them together have no more than one share.
-/// What they send beyond it is borrowed, and here nothing is lent. A retry succeeds once it is theirs again.
+/// Further records would be borrowed, and here nothing is lent, so they are rejected. A retry is admitted once the
+/// share is free again.
 #[test]
 fn new_ids_at_one_moment_have_one_share_together() {
     let clients = vec![client("a", 1.0, None)];

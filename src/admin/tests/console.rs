@@ -210,7 +210,7 @@ fn in_shadow_mode_a_sample_has_the_decisions_that_enforcing_would_make() {
     };
     show(1, false);
     assert_eq!(show(4, false), [3, 6, 3].map(Value::from));
-    // What was counted before is not new when another count is shown.
+    // After a change of `enforce`, a sample has the rise of the counts that it shows now.
     assert_eq!(show(5, true), [1, 0, 0].map(Value::from));
     assert_eq!(show(6, false), [1, 2, 1].map(Value::from));
     assert_eq!(show(8, false), [2, 4, 2].map(Value::from));

@@ -51,8 +51,9 @@ pub struct PutArgs {
     /// Put all [[service.rule]] of a file, such as `rules export` prints, one after the other; the command can be
     /// repeated
     #[arg(long, value_name = "FILE")]
-    #[arg(conflicts_with_all = ["clients", "in_groups", "groups", "set", "weight", "from", "until", "note"])]
-    #[arg(conflicts_with = "if_match")]
+    #[arg(conflicts_with_all = [
+        "clients", "in_groups", "groups", "set", "weight", "from", "until", "note", "if_match",
+    ])]
     file: Option<PathBuf>,
     /// With --file: delete the rules of run time that are not in it, once all that are in it were put
     #[arg(long, requires = "file")]
