@@ -311,11 +311,12 @@ impl Member {
         let left = last.until.since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let later = self.holding.later().sum();
+        let limit = self.holding.hold().saturating_sub(later);
         GroupPart {
-            limit: self.holding.hold().saturating_sub(later),
+            limit,
             until,
             admitted: self.announcements().map(|state| state.until_total).min().unwrap_or(0),
-            pace: self.split.target,
+            pace: self.split.pace(limit),
             growth: self.split.growth(&self.params, later),
             rejects: self.split.is_met(now.slow),
         }

@@ -77,6 +77,11 @@ fn uneven(capacity: f64) -> Rates {
     vec![of(0.6, 0.27), of(0.0, 0.37), of(0.0, 0.36)]
 }
 
+/// All clients send to ten instances, and one of them floods.
+fn at_ten(capacity: f64) -> Rates {
+    vec![[0.1, 3.0, 0.2, 0.22].map(|rate| rate * capacity / 10.0); 10]
+}
+
 /// Default shares were split by demand once, and weights by rates. Where a client had a backlog, its share was larger
 /// than its weight, and in fair queueing the larger one counts: a client that wanted 1.2 times its share got 11 % more
 /// than from one instance, at the cost of those with larger weights.
@@ -89,6 +94,8 @@ fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
     check(&policy(400, 10), &skewed(400.0), 0.05);
     check(&policy(2_400, 60), &skewed(2_400.0), 0.05);
     check(&policy(5_000, 5), &uneven(5_000.0), 0.05);
+    // Each member's target trembles by a sixth. At the pace of the target, 5 % of the capacity was idle.
+    check(&policy(2_000, 10), &at_ten(2_000.0), 0.08);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use watermaster_core::policy::Policy;
 
 use crate::fairness::run;
-use crate::shares::{Admitted, CLIENTS, Rates, WARM_UP, quantile};
+use crate::shares::{Admitted, CLIENTS, Delays, Rates, WARM_UP, quantile};
 
 /// The form of the traffic. Client `card` floods with three times the capacity after the warm-up.
 struct Traffic {
@@ -71,7 +71,9 @@ fn recall_by_one(instances: usize, cycles: f64) -> Rates {
 #[test]
 #[ignore = "a table of measurements"]
 fn waits() {
-    for (capacity, cycle, instances) in [(800, 2, 3), (2_000, 10, 3), (20_000, 60, 3), (2_000, 10, 10)] {
+    for (capacity, cycle, instances) in
+        [(800, 2, 3), (2_000, 10, 3), (20_000, 60, 3), (2_000, 10, 10), (20_000, 10, 10)]
+    {
         for traffic in &TRAFFIC {
             let policy = Policy {
                 queue_capacity: 1 << 30,
@@ -85,9 +87,10 @@ fn waits() {
             };
             let mut runs: Vec<Admitted> = (0..3).map(|seed| run(&policy, rates, traffic.cycles, seed)).collect();
             let all = (capacity * u64::from(traffic.cycles)) as f64;
-            let used = |admitted: &Admitted| Admitted::counts(&admitted.group).iter().sum::<u64>() as f64 / all;
-            let least_used = runs.iter().map(used).fold(f64::MAX, f64::min);
-            print!("{:<13} {capacity:>6}/{cycle:<2} x{instances:<2} used {least_used:.3}", traffic.name);
+            let used = |delays: &Delays| Admitted::counts(delays).iter().sum::<u64>() as f64 / all;
+            let least_used = runs.iter().map(|run| used(&run.group)).fold(f64::MAX, f64::min);
+            let alone = runs.iter().map(|run| used(&run.single)).fold(f64::MAX, f64::min);
+            print!("{:<13} {capacity:>6}/{cycle:<2} x{instances:<2} used {least_used:.3} ({alone:.3})", traffic.name);
             for &client in traffic.polite {
                 let p99 =
                     |delays: &mut Vec<Duration>| if delays.is_empty() { f64::NAN } else { quantile(delays, 0.99) };
