@@ -306,10 +306,18 @@ impl Splitter {
             }
             let is_new = total.wants == 0 && total.demand > 0;
             let share = self.default_shares.get(number).copied().unwrap_or(0);
-            // As within an instance: a client that clearly wants more than in the last cycle claims its share at once.
-            let returns = input.mode == Mode::Shape && total.demand > total.wants + share / CLEARLY;
-            let least = if returns { share } else { 0 };
-            let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants.max(least)) };
+            let least = match input.mode {
+                // As within an instance: a client that clearly wants more than in the last cycle claims its share at
+                // once.
+                Mode::Shape if total.demand > total.wants + share / CLEARLY => share,
+                Mode::Shape => 0,
+                // The wants of the last cycle stay with the former owner of a partition. By those alone, what clients
+                // of a killed instance had borrowed was idle for a cycle, and given to none.
+                Mode::Reject if is_new => total.demand.max(share),
+                Mode::Reject => total.demand,
+            };
+            let claims_share = is_new && (input.mode == Mode::Shape || share == 0);
+            let wants = if claims_share { Wants::DefaultShare } else { Wants::Records(total.wants.max(least)) };
             self.claims.push(Claim { weight, wants, credit: Credit::default() });
             self.claim_groups.push(group);
             self.most.push(most);

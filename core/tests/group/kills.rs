@@ -114,7 +114,7 @@ fn run(mode: Mode, cycle: Duration, seed: u64) -> Outcome {
     Outcome { before, after, waited: waited / cycle.as_secs_f64(), rejected, fullest: group.fullest }
 }
 
-/// Two faults once kept a capacity idle here:
+/// Three faults once kept a capacity idle here:
 /// - The admissions that a killed member may have made after its last state count for half a minute longer than a
 ///   cycle. The member that came back under its id took them for departures that its pace has to last until, so it kept
 ///   the hold for several cycles' records, and gave nothing back for half a minute. Clients within their shares waited
@@ -134,7 +134,7 @@ fn a_member_that_comes_back_gives_back_what_others_recall() {
                     percent[0], percent[1],
                 );
                 assert!(fullest <= 200 * cycle.as_secs(), "{fullest} records in a window");
-                let least = if mode == Mode::Shape { 0.95 } else { 0.9 };
+                let least = if mode == Mode::Shape { 0.95 } else { 0.93 };
                 assert!(before >= 0.95 && after >= least, "{percent:.1?} % of a single instance");
                 assert!(waited <= 0.25, "p99 {waited} cycles");
                 assert_eq!(rejected, 0, "within their shares");
