@@ -266,6 +266,44 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A burst slows the next cycle down by a tenth, or by `burst` if that is larger: a flood never waits for longer
+    /// than one record takes at that pace.
+    #[test]
+    fn a_burst_slows_the_next_cycle_down_by_little(
+        capacity in 20..500_u64,
+        cycle_ms in 100..5_000_u64,
+        commit_ms in 0..500_u64,
+        burst in 0..500_000_u32,
+        before in prop::collection::vec((0..500_u32, 1..50_u64), 0..20),
+    ) {
+        let (cycle, commit_interval) = (Duration::from_millis(cycle_ms), Duration::from_millis(commit_ms));
+        let kept = f64::from(1_000_000 - burst.max(100_000)) / 1e6;
+        let burst = Ratio::from_millionths(burst).unwrap();
+        let policy = Policy { commit_interval, burst, ..Policy::new(capacity, cycle) };
+        let (mut gates, mut now) = (Gates::new(&policy), at(1_000_000));
+        for (pause, records) in before {
+            for _ in 0..records {
+                if gates.are_open(now) {
+                    gates.bucket.charge(now);
+                    gates.window.add(now, 1);
+                }
+            }
+            now = now + cycle * pause / 1_000;
+        }
+        // The rate is that of whole records.
+        let most = cycle.div_f64(kept * capacity as f64 - 1.0).mul_f64(1.02);
+        let (mut last, end) = (now, now + cycle * 2);
+        while now < end {
+            if admit(&mut gates, now) > 0 {
+                last = now;
+            }
+            now = gates.open_at(now);
+            prop_assert!(now.since(last) <= most, "{:?} without an admission, at most {most:?}", now.since(last));
+        }
+    }
+}
+
 /// Returns short and long names, some with the same prefix.
 fn name(number: u32) -> String {
     if number.is_multiple_of(2) {
