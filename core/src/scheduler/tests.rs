@@ -12,7 +12,7 @@ use super::names::Names;
 use super::{Scheduler, least_limit};
 use crate::policy::{Limit, Policy, Scope};
 use crate::slot::Slot;
-use crate::units::{Ratio, Time};
+use crate::units::{NANOS_PER_MILLI, Ratio, Time};
 use crate::window::slice_width;
 
 fn at(ms: u64) -> Time {
@@ -263,6 +263,31 @@ proptest! {
             now = gates.open_at(now).min(now + Duration::from_millis(50));
             prop_assert!(now.since(last) <= most, "{:?} without an admission, at most {most:?}", now.since(last));
         }
+    }
+}
+
+/// An owner that is away for more than half of each tenth of a second, and once for two cycles, uses the capacity: the
+/// pace makes up for the gaps.
+#[test]
+fn an_owner_that_is_late_uses_the_capacity() {
+    for (capacity, pause_ms) in [(1_000, 0), (3_000, 0), (1_000, 2_000)] {
+        let commit_interval = Duration::from_millis(100);
+        let policy = Policy { commit_interval, ..Policy::new(capacity, Duration::from_secs(1)) };
+        let (mut gates, mut now) = (Gates::new(&policy), at(1_000_000));
+        admit(&mut gates, now);
+        now = gates.open_at(now) + Duration::from_millis(pause_ms);
+        let (start, mut admitted) = (now + policy.cycle * 2, 0);
+        while now < start + policy.cycle * 4 {
+            gates.spacing.note_look(now);
+            let records = admit(&mut gates, now);
+            admitted += if now >= start { records } else { 0 };
+            let due = gates.open_at(now);
+            let phase = due.as_nanos() % (100 * NANOS_PER_MILLI);
+            now = due + Duration::from_nanos((60 * NANOS_PER_MILLI).saturating_sub(phase));
+        }
+        let used = admitted as f64 / (4 * capacity) as f64;
+        println!("{used:.4} of {capacity} after {pause_ms} ms");
+        assert!(used >= 0.975, "{used:.4} of {capacity} after {pause_ms} ms");
     }
 }
 

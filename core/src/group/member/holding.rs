@@ -168,3 +168,25 @@ impl Holding {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::group::state::Slice;
+    use crate::policy::Policy;
+
+    /// The taker of a move may read no state but that of the giver's next life.
+    #[test]
+    fn the_next_life_of_a_seat_tells_the_admissions_of_its_open_moves() {
+        let cycle = Duration::from_secs(10);
+        let params = GroupParams::new(&Policy::new(100, cycle), cycle, cycle);
+        let read = Time::ZERO + cycle * 5;
+        let slices = vec![Slice { age_ms: 0, count: 7 }];
+        let out = vec![Move { to: Arc::from("taker"), id: 1, hold: 10, slices }];
+        let holding = Holding::inherited(&State { out, ..State::default() }, read);
+        let next = holding.fill(read, &params, &Charged::default(), State::default());
+        assert_eq!(next.out[0].slices.iter().map(|slice| slice.count).sum::<u64>(), 7);
+    }
+}

@@ -428,3 +428,96 @@ impl Member {
         (self.openings.own.is_writing, self.announced.made_at) = (true, now.slow);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::group::state::{BANK, Move, Slice};
+    use crate::policy::Policy;
+
+    const SEATS: [&str; 4] = ["a", "b", "c", "d"];
+
+    /// A member that knows these states of all seats, and has these targets.
+    fn member(own: usize, states: &[State], targets: &[u64], capacity: u64) -> Member {
+        let policy = Policy::new(capacity, Duration::from_secs(10));
+        let params = GroupParams::new(&policy, Duration::from_secs(30), Duration::from_secs(6));
+        let now = Clocks::same(Time::ZERO);
+        let mut member = Member::new(params, Shares::new(&policy), Arc::from(SEATS[own]), 1, now);
+        let bank = State { seat: Arc::from(BANK), kind: StateKind::Bank, ..State::default() };
+        for state in [&bank].into_iter().chain(states) {
+            member.ledger.apply(now.slow, &SeatRecord::State(state.clone()));
+        }
+        let basis = Basis { live: Vec::new(), loads: 0, capacity, turn: 0 };
+        member.split.split = Some((basis, Vec::new()));
+        member.split.targets = SEATS.iter().map(|&seat| Arc::from(seat)).zip(targets.iter().copied()).collect();
+        member.split.target = targets[own];
+        member.holding.make(states[own].hold);
+        member
+    }
+
+    fn state(seat: usize, hold: u64, used: u64) -> State {
+        let slices = vec![Slice { age_ms: 0, count: used }];
+        State { seat: Arc::from(SEATS[seat]), hold, slices, ..State::default() }
+    }
+
+    proptest! {
+        /// Members with the same view give together what the others lack, as far as it is free, but for rounding. What
+        /// is on its way to a member is not given once more, by the same giver or by another one.
+        #[test]
+        fn members_give_together_what_is_lacking(
+            // Holds, targets, and percents of the holds that are used.
+            seats in prop::collection::vec((0..1_000_u64, 0..1_000_u64, 0..100_u64), 4),
+            (to, coming) in (0..4_usize, 0..500_u64),
+        ) {
+            let mut states: Vec<State> =
+                (0..).zip(&seats).map(|(seat, (hold, _, percent))| state(seat, *hold, hold * percent / 100)).collect();
+            let moved = Move { to: Arc::from(SEATS[to]), id: 1, hold: coming, slices: Vec::new() };
+            states[(to + 1) % 4].out.push(moved);
+            let targets: Vec<u64> = seats.iter().map(|&(_, target, _)| target).collect();
+            let capacity = states.iter().map(|state| state.hold).sum::<u64>() + coming;
+            let coming = |seat: usize| if seat == to { coming } else { 0 };
+            let lacks: Vec<u64> =
+                (0..4).map(|seat| targets[seat].saturating_sub(states[seat].hold + coming(seat))).collect();
+            let now = Clocks::same(Time::ZERO + Duration::from_secs(10));
+            let (mut all_free, mut all_given) = (0, [0; 4]);
+            for own in 0..4 {
+                let mut member = member(own, &states, &targets, capacity);
+                let free = states[own].hold.saturating_sub(targets[own].max(states[own].used()));
+                all_free += free;
+                let mut given = [0; 4];
+                for (name, hold) in member.find_gifts(now, free, true) {
+                    given[SEATS.iter().position(|seat| **seat == *name).expect("a seat")] += hold;
+                    member.holding.give(name, hold, Charged::default());
+                }
+                let sum: u64 = given.iter().sum();
+                prop_assert!(sum <= free, "{sum} of {free}");
+                for (name, hold) in member.find_gifts(now, free - sum, true) {
+                    let seat = SEATS.iter().position(|seat| **seat == *name).expect("a seat");
+                    prop_assert!(seat == to || given[seat] + hold <= lacks[seat], "{given:?} before {hold} to {seat}");
+                }
+                (0..4).for_each(|seat| all_given[seat] += given[seat]);
+            }
+            let of_each = || all_given.iter().zip(&lacks);
+            prop_assert!(of_each().all(|(given, lack)| *given <= lack + 4), "{all_given:?} of {lacks:?}");
+            let (given, lack): (u64, u64) = (all_given.iter().sum(), lacks.iter().sum());
+            prop_assert!(given + 16 >= lack.min(all_free), "{given} of {lack}, {all_free} free");
+        }
+
+        /// A member gives up its part of what circulates beyond the capacity, but neither its target nor what it uses.
+        #[test]
+        fn excess_is_given_up_as_far_as_it_is_free(
+            (hold, target, used, other, capacity) in
+                (0..1_000_u64, 0..1_000_u64, 0..1_000_u64, 0..1_000_u64, 1..1_000_u64),
+        ) {
+            let states: Vec<State> = (0..).zip([hold, other, 0, 0]).map(|(seat, hold)| state(seat, hold, 0)).collect();
+            let burn = member(0, &states, &[target, 0, 0, 0], capacity).find_burn(used);
+            prop_assert!(burn == 0 || hold - burn >= target.max(used), "{burn} of {hold}");
+            // The other one has its part, too.
+            let part = (hold + other).saturating_sub(capacity) * hold / (hold + other).max(1);
+            let least = part.min(hold.saturating_sub(target.max(used)));
+            prop_assert!((least..=least + 1).contains(&burn), "{burn} of {hold}, the part is {part}");
+        }
+    }
+}
