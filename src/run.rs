@@ -12,8 +12,8 @@ mod signals;
 mod target;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminState};
 use crate::fleet::{ANSWER_TIMEOUT, CHECK_INTERVAL, Fleet, wait_for_brokers};
-use crate::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
+use crate::{metrics::Publisher, reload::Configuration, services::ServiceHandle, shared::Shared};
 pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
 use watermaster_settings::{Admin, Settings, config::Config};
@@ -56,7 +56,10 @@ impl HttpServer {
     async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, StartError> {
         let (listener, address) = bind(&settings.admin).await?;
         let state = AdminState {
-            publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
+            publisher: Shared::new(Publisher::new(
+                &watermaster_kafka::client_version(),
+                settings.admin.metrics_clients,
+            )),
             configuration: Arc::clone(&parts.configuration),
             draining: Arc::clone(&parts.fleet.stop),
         };

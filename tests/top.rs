@@ -4,15 +4,15 @@ mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 use watermaster::admin::{self, AdminState};
 use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
-use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
+use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle, shared::Shared};
 use watermaster_api::{GroupFigures, MemberView, ServiceFigures};
 use watermaster_settings::{AdminToken, Role, config::Config, token::Token};
 
@@ -66,7 +66,7 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
     let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
     configuration.services.set(services);
     let state = Arc::new(AdminState {
-        publisher: Mutex::new(Publisher::new("2.12.1", 10)),
+        publisher: Shared::new(Publisher::new("2.12.1", 10)),
         configuration: Arc::new(configuration),
         draining: Arc::new(AtomicBool::new(false)),
     });

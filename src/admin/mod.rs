@@ -15,8 +15,8 @@ mod rules;
 mod server;
 mod view;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::{future::Future, net::SocketAddr, pin::pin, time::Duration, time::Instant};
 
 use axum::extract::rejection::QueryRejection;
@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 
 use crate::clock;
 use crate::metrics::{self, Publisher, RulesFigures};
-use crate::{reload::Configuration, services::ServiceHandle};
+use crate::{reload::Configuration, services::ServiceHandle, shared::Shared};
 use console::{Recorder, events, now};
 use openapi::{Parameters, Refusals, Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
@@ -46,7 +46,7 @@ use watermaster_settings::{AdminToken, Role};
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
 pub struct AdminState {
-    pub publisher: Mutex<Publisher>,
+    pub publisher: Shared<Publisher>,
     pub configuration: Arc<Configuration>,
     /// Set when the program begins to stop, which `/readyz` reports.
     pub draining: Arc<AtomicBool>,
@@ -419,7 +419,7 @@ async fn metrics_text(State(served): State<Arc<Served>>) -> Result<Response, Htt
 }
 
 fn render_metrics(state: &AdminState) -> String {
-    let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut publisher = state.publisher.lock();
     let configuration = &state.configuration;
     let (services, now) = (configuration.running(), clock::wall_ms());
     publisher.keep_only(|name, cell| services.iter().any(|(_, handle)| handle.name == name && handle.cell.is(cell)));

@@ -54,7 +54,7 @@ impl Server {
         let heartbeat = Arc::new(heartbeat);
         configuration.services.set(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
         let state = Arc::new(AdminState {
-            publisher: Mutex::new(Publisher::new("2.12.1", 10)),
+            publisher: Shared::new(Publisher::new("2.12.1", 10)),
             configuration: Arc::new(configuration),
             draining: Arc::new(AtomicBool::new(false)),
         });
@@ -437,7 +437,7 @@ fn idle_connections_do_not_keep_others_from_the_probes() {
 fn probes_do_not_wait_for_slow_pages() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     server.show(snapshot());
-    let publisher = server.state.publisher.lock().unwrap();
+    let publisher = server.state.publisher.lock();
     let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut waiting: Vec<TcpStream> = (0..40).map(|_| server.connect(request)).collect();
     assert_eq!(server.get("/livez").0, 200);
