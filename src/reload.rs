@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
+use tracing::field::display;
 use tracing::{error, info, warn};
 
 use crate::clock;
@@ -389,10 +390,12 @@ fn described(changed: &[Changed], files: &[NamedFile]) -> Vec<ChangeView> {
 /// Writes a line to the log.
 fn log(change: &ChangeView, by: &str) {
     let ChangeView { key, service, from, to, origin, doubtful_factor } = change;
+    // A value that was or is not set has no field.
+    let [from, to] = [from, to].map(|value| (!value.is_null()).then(|| display(value)));
     match doubtful_factor {
-        None => info!(service, %key, %from, %to, origin, by, "changed"),
+        None => info!(service, %key, from, to, origin, by, "changed"),
         Some(factor) => {
-            warn!(service, %key, %from, %to, origin, by, factor, "changed to more than twice, or less than half")
+            warn!(service, %key, from, to, origin, by, factor, "changed to more than twice, or less than half")
         }
     }
 }

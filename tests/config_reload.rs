@@ -636,13 +636,16 @@ fn a_hangup_reads_the_configuration_again_and_a_termination_ends_a_run() {
     let says = |words: &[&str]| {
         wait_for(&words.join(", "), Duration::from_secs(60), || {
             let text = std::fs::read_to_string(&log).expect("the log is text");
-            text.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
-        });
+            text.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        })
     };
     says(&["waiting for the brokers"]);
-    write("capacity = 2100");
+    write("capacity = 2100\ncapacity_max = 6000");
     run.signal(Signal::HangUp);
     says(&["service[0].capacity", "\"to\":\"2100\"", "SIGHUP"]);
+    // The limit was not set before.
+    let line = says(&["service[0].capacity_max", "\"to\":\"6000\""]);
+    assert!(!line.contains("\"from\""), "{line}");
     run.signal(Signal::Term);
     assert_eq!(run.wait(Duration::from_secs(60)).code(), Some(0));
 }
