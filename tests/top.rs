@@ -293,6 +293,12 @@ fn an_instance_with_tls_is_asked_with_the_certificates_to_trust() {
     }
     let (code, _, why) = run(&["health", "--url", &url, "--cacert", token.to_str().unwrap()], &[]);
     assert_eq!((code, why.contains("holds no certificate in PEM")), (Some(78), true), "{why}");
+    // The health check of the image names no instance: it finds the protocol, and the certificate names another host.
+    let listen = format!("0.0.0.0:{}", address.port());
+    let environment = [("WATERMASTER_ADMIN__LISTEN", listen.as_str())];
+    assert_eq!(run(&["health"], &environment), (Some(0), "ready\n".to_owned(), String::new()));
+    let by_tls = [environment[0], ("WATERMASTER_ADMIN__TLS_CERT", certificate.to_str().unwrap())];
+    assert_eq!(run(&["health"], &by_tls).0, Some(0));
     // By plain HTTP, the connection ends without an answer.
     assert_eq!(run(&["health", "--url", &format!("http://{address}")], &[]).0, Some(69));
 }

@@ -13,7 +13,7 @@ Examples:
   watermaster health --url http://10.0.0.7:9464
 
 Exits with 0 if the instance is ready, with 1 and the reasons if it is not, and with 69 if none answers. Without --url,
-the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
+the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set, and TLS with any certificate is tried, too.";
 
 const RELOAD_EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,12 @@ pub fn health(args: &HealthArgs) -> Exit {
         Ok(endpoint) => endpoint,
         Err(error) => return fail(Exit::Config, error),
     };
-    let (status, answer) = match parsed(endpoint.get(path)) {
+    // Only the configuration, which is not read here, tells whether the instance speaks TLS.
+    let reply = endpoint.get(path).or_else(|error| {
+        let by_tls = args.instance.local_by_tls().and_then(|endpoint| endpoint.get(path).ok());
+        by_tls.ok_or(error)
+    });
+    let (status, answer) = match parsed(reply) {
         Ok(answer) => answer,
         Err(error) => return fail(error.exit(), format_args!("{}: {error}", args.instance.url)),
     };
