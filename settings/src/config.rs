@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub use self::change::Changed;
 pub use self::effective::{Effective, toml_value};
 pub use self::rule::{MAX_DELAYS, of_json as rule_of_json, of_text as rules_of_text, to_json as rule_to_json};
-pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
+pub use self::schema::{REFUSED_PROPERTIES, RULE_SCHEMA, SCHEMA};
 pub use self::values::{moment as instant, ratio, weight};
 pub use crate::reader::{
     ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, Segment, ValueError, count, duration,

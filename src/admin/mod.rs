@@ -148,6 +148,7 @@ fn router(state: Arc<AdminState>, recorder: Arc<Recorder>, local: SocketAddr) ->
 
 const NOW: &str = "/now";
 const EVENTS: &str = "/services/{name}/events";
+const RULE: &str = "/services/{name}/rules/{rule}";
 const NO_SERVICE: Refusals = &[(404, "There is no such service.")];
 const NO_CLIENT: Refusals = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
 const NO_RULE: Refusals = &[(400, "The path is not UTF-8."), (404, "There is no such service or rule.")];
@@ -254,12 +255,12 @@ routes! {
         "Shows the last changes of rules of run time that this instance saw.";
     post "/services/{name}/rules/accept-loss" => rules::accept_loss, openapi::any_object, &[], NOTHING_LOST,
         "Goes on with what the topic of the rules has, after records of it were lost.";
-    get "/services/{name}/rules/{rule}" => rules::one, schema::<RuleView>, &[], NO_RULE,
-        "Shows one rule; If-None-Match with its ETag answers 304.";
-    put "/services/{name}/rules/{rule}" => rules::change, openapi::rule_or_dry_run, CHANGE_QUERY, BAD_CHANGE,
-        "Puts a rule of run time. It states If-Match: the version, or *, or If-None-Match: *.";
-    delete "/services/{name}/rules/{rule}" => rules::change, schema::<RuleDryRun>, CHANGE_QUERY, BAD_CHANGE,
-        "Deletes a rule of run time. It states If-Match: the version, or *.";
+    get RULE => rules::one, schema::<RuleView>, &[], NO_RULE,
+        "Shows one rule.";
+    put RULE => rules::change, openapi::rule_or_dry_run, CHANGE_QUERY, BAD_CHANGE,
+        "Puts a rule of run time. It states If-Match or If-None-Match.";
+    delete RULE => rules::change, schema::<RuleDryRun>, CHANGE_QUERY, BAD_CHANGE,
+        "Deletes a rule of run time. It states If-Match.";
     get "/services/{name}/explain" => rules::explain, schema::<ExplainView>, EXPLAIN_QUERY, BAD_TOP,
         "Shows which rule decides each field of a client, its group and the service.";
     get "/services/{name}/clients/{client}" => clients::client, schema::<ClientDetail>, &[], NO_CLIENT,

@@ -8,8 +8,9 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::{EVENTS, Served};
+use super::{EVENTS, RULE, Served};
 use watermaster_api::{RuleDryRun, RuleView};
+use watermaster_settings::config::RULE_SCHEMA;
 
 /// Parameters after the question mark, with their type and meaning.
 pub(super) type Parameters = &'static [(&'static str, &'static str, &'static str)];
@@ -36,6 +37,10 @@ const REFUSALS: Refusals = &[
     (421, "On loopback, the Host header must name this machine."),
     (503, "Too many requests wait, or too many answers are unread."),
 ];
+
+const IF_MATCH: (&str, &str, &str) = ("If-Match", "string", "The version in force, in quotes, or * for any.");
+const IF_NONE_MATCH: (&str, &str, &str) = ("If-None-Match", "string", "* to put a rule that is not in force yet.");
+const KNOWN_VERSION: (&str, &str, &str) = ("If-None-Match", "string", "The version that is known, in quotes.");
 
 /// Returns the schema of a type of answers.
 pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -72,6 +77,7 @@ pub(super) fn describe(routes: &[Route]) -> Value {
     let properties = json!({ "error": text.clone(), "message": text, "field": field });
     let refusal = json!({ "type": "object", "required": ["error"], "properties": properties });
     schemas.insert("Refusal".to_owned(), refusal);
+    schemas.insert("Rule".to_owned(), RULE_SCHEMA.to_request_schema());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -95,22 +101,45 @@ fn operation(route: &Route, answer: Value) -> Value {
     let mut responses = Map::new();
     let content_type = if route.path == EVENTS { "text/event-stream" } else { "application/json" };
     let content = json!({ content_type: { "schema": answer } });
-    match route.method {
-        "put" => _ = responses.insert("201".into(), json!({ "description": "The rule is new.", "content": content })),
-        "delete" => _ = responses.insert("204".into(), json!({ "description": "The rule is deleted." })),
-        _ => {}
-    }
     responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": content }));
+    let headers: Parameters = match route.method {
+        _ if route.path != RULE => &[],
+        "put" => {
+            responses.insert("201".to_owned(), json!({ "description": "The rule is new.", "content": content }));
+            &[IF_MATCH, IF_NONE_MATCH]
+        }
+        "delete" => {
+            responses.insert("204".to_owned(), json!({ "description": "The rule is deleted." }));
+            &[IF_MATCH]
+        }
+        _ => {
+            responses.insert("304".to_owned(), json!({ "description": "The known version is in force." }));
+            &[KNOWN_VERSION]
+        }
+    };
+    if route.path == RULE {
+        let why = "The version of the rule, in quotes; a dry run has none.";
+        let version = json!({ "ETag": { "description": why, "schema": { "type": "string" } } });
+        responses.values_mut().for_each(|answer| answer["headers"] = version.clone());
+    }
     for (status, why) in REFUSALS.iter().chain(route.refusals) {
         let schema = json!({ "$ref": "#/components/schemas/Refusal" });
         responses.insert(status.to_string(), json!({ "description": why, "content": json_of(schema) }));
     }
     let in_path = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
-    let in_query = |(name, of_type, meaning): &(&str, &str, &str)| {
-        let schema = json!({ "type": of_type });
-        json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
+    let optional = |place: &'static str| {
+        move |(name, of_type, meaning): &(&str, &str, &str)| {
+            let schema = json!({ "type": of_type });
+            json!({ "name": name, "in": place, "required": false, "description": meaning, "schema": schema })
+        }
     };
     let names = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let parameters: Vec<Value> = names.map(in_path).chain(route.query.iter().map(in_query)).collect();
-    json!({ "summary": route.summary, "parameters": parameters, "responses": responses })
+    let parameters = names.map(in_path).chain(route.query.iter().map(optional("query")));
+    let parameters: Vec<Value> = parameters.chain(headers.iter().map(optional("header"))).collect();
+    let mut operation = json!({ "summary": route.summary, "parameters": parameters, "responses": responses });
+    if route.method == "put" {
+        let content = json_of(json!({ "$ref": "#/components/schemas/Rule" }));
+        operation["requestBody"] = json!({ "required": true, "content": content });
+    }
+    operation
 }

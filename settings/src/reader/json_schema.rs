@@ -9,7 +9,7 @@ impl Schema {
     /// Returns the JSON Schema of a file with these keys. A file that satisfies it may still have errors that depend on
     /// several keys.
     pub fn to_json_schema(&self) -> Value {
-        let mut schema = object(&self.root);
+        let mut schema = object(&self.root, true);
         schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
         schema["title"] = json!(self.subject);
         schema["definitions"] = json!({
@@ -17,17 +17,25 @@ impl Schema {
         });
         schema
     }
+
+    /// Returns the JSON Schema of these keys in a request: none is required, and none takes a variable.
+    pub fn to_request_schema(&self) -> Value {
+        let mut schema = object(&self.root, false);
+        schema["required"] = json!([]);
+        schema
+    }
 }
 
-/// Describes one table of a section.
-fn object(section: &SectionSchema) -> Value {
+/// Describes one table of a section, whose values perhaps come from variables.
+fn object(section: &SectionSchema, variables: bool) -> Value {
     let variants = section.sections.iter().filter(|inner| inner.shape == Shape::Variant);
     let is_required = |key: &&Key| key.fallback == Fallback::Required;
     let lists = section.sections.iter().filter(|inner| matches!(inner.shape, Shape::Services | Shape::List));
     let required = section.keys.iter().filter(is_required).map(|key| key.name).chain(lists.map(|list| list.name));
     let required: Vec<_> = required.collect();
     let keys = section.keys.iter().chain(variants.flat_map(|variant| variant.keys));
-    let mut properties: Map<_, _> = keys.map(|key| (key.name.to_owned(), of_key(key))).collect();
+    let mut properties: Map<_, _> = keys.map(|key| (key.name.to_owned(), of_key(key, variables))).collect();
+    let object = |inner| object(inner, variables);
     for inner in section.sections {
         let schema = match inner.shape {
             Shape::Table => object(inner),
@@ -44,8 +52,8 @@ fn object(section: &SectionSchema) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-fn of_key(key: &Key) -> Value {
-    let mut schema = of_kind(key.kind);
+fn of_key(key: &Key, variables: bool) -> Value {
+    let mut schema = of_kind(key.kind, variables);
     let mut description = key.kind.allowed();
     match key.fallback {
         Fallback::Text(text) if matches!(key.kind, Kind::Texts(_)) => {
@@ -59,7 +67,7 @@ fn of_key(key: &Key) -> Value {
     schema
 }
 
-fn of_kind(kind: Kind) -> Value {
+fn of_kind(kind: Kind, variables: bool) -> Value {
     let schema = match kind {
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Count(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
@@ -76,8 +84,8 @@ fn of_kind(kind: Kind) -> Value {
             return json!({ "type": ["integer", "array"], "items": { "type": "integer" }, "minItems": 1 });
         }
     };
-    // Any value may come from a variable, which is a text in the file.
-    json!({ "anyOf": [schema, { "$ref": "#/definitions/variable" }] })
+    // A variable is a text in the file.
+    if variables { json!({ "anyOf": [schema, { "$ref": "#/definitions/variable" }] }) } else { schema }
 }
 
 #[cfg(test)]

@@ -72,6 +72,30 @@ fn a_difference_is_seen() {
     assert_eq!(of(&|service| _ = service.as_object_mut().unwrap().remove("ready")), 1);
 }
 
+/// A client that is made from the description can change a rule.
+#[test]
+fn a_change_of_a_rule_is_described() {
+    let document = Server::start(Ipv4Addr::LOCALHOST).json("/v1/openapi.json").1;
+    let rule = &document["paths"]["/v1/services/{name}/rules/{rule}"];
+    let headers = |method: &str| {
+        let parameters = rule[method]["parameters"].as_array().unwrap().iter();
+        let in_header = parameters.filter(|parameter| parameter["in"] == "header");
+        in_header.map(|parameter| parameter["name"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        ["get", "put", "delete"].map(headers),
+        [vec!["If-None-Match"], vec!["If-Match", "If-None-Match"], vec!["If-Match"],]
+    );
+    for (method, status) in [("get", "200"), ("get", "304"), ("put", "200"), ("put", "201"), ("delete", "204")] {
+        assert!(rule[method]["responses"][status]["headers"]["ETag"].is_object(), "{method} {status}");
+    }
+    let body = &rule["put"]["requestBody"]["content"]["application/json"]["schema"];
+    let differs = |rule: Value| problems(&document, body, &rule, "rule").len();
+    let limit = json!({ "rate": 20, "per": "1s" });
+    assert_eq!(differs(json!({ "clients": ["a*"], "limit": limit, "hold": true, "from": "2026-07-03T00:00:00Z" })), 0);
+    assert_eq!(differs(json!({ "service": true, "capacity": "${MANY}", "colour": "red" })), 2);
+}
+
 /// The parameters can be filled in: each name in a path has one, and some paths take a query.
 #[test]
 fn parameters_are_described() {
