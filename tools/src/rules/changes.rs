@@ -267,16 +267,19 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         print(format_args!("{name}: {would}{said}"));
         change.map(drop)
     };
+    let in_force = |name: &str| known.iter().find(|rule| rule.name == name);
+    let is_new = |(name, body): &(String, Value)| in_force(name).is_none_or(|rule| !same(&rule.rule, body, name));
+    // An instance that has the last change has all.
+    let last = wanted.iter().rposition(is_new);
     let mut done = Ok(());
-    for (name, body) in &wanted {
-        let etag = match known.iter().find(|rule| rule.name == *name) {
-            Some(rule) if same(&rule.rule, body, name) => {
-                print(format_args!("{name}: unchanged"));
-                continue;
-            }
-            rule => rule.map(|rule| rule.etag.as_str()),
-        };
-        done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, None), false));
+    for (at, rule) in wanted.iter().enumerate() {
+        let (name, body) = rule;
+        if !is_new(rule) {
+            print(format_args!("{name}: unchanged"));
+            continue;
+        }
+        let (etag, wait) = (in_force(name).map(|rule| rule.etag.as_str()), (Some(at) == last).then_some(WAIT));
+        done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, wait), false));
     }
     if args.prune && done.is_err() {
         // The missing rule may be in the place of one with another name.
