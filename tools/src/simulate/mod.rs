@@ -306,6 +306,8 @@ impl Job {
             let (rules, capacity) = (self.rules[index / capacities.len()], capacities[index % capacities.len()]);
             let outcome = self.simulate(rules, capacity)?;
             bar.inc(1);
+            // As configured, rules may set another one.
+            let capacity = rules.policy(capacity, &self.service.policy).at(self.contents.last_ms as i64).capacity;
             Ok(Point { rules, capacity, outcome })
         });
         bar.finish_and_clear();

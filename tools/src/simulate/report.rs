@@ -1,7 +1,8 @@
 //! The result of a simulation: [`WhatIf`], which is also the JSON, and its form for people.
 
-use std::{fmt::Write, time::Duration};
+use std::{fmt::Write, iter, time::Duration};
 
+use itertools::Itertools as _;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use watermaster_api::rfc3339;
@@ -92,7 +93,12 @@ fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec
     let mut topics = contents.partitions.iter().map(|partition| &partition.topic);
     let foreign = topics.find(|topic| service.sources.iter().all(|source| source.topic != **topic));
     let share = 100.0 * retried as f64 / contents.records().max(1) as f64;
+    let policy = &service.policy;
+    let next = |at: &i64| policy.rules.next_change(*at).filter(|next| *next <= contents.last_ms as i64);
+    let times = iter::successors(Some(contents.first_ms as i64), next);
     let notes = [
+        (!times.map(|at| policy.at(at).capacity).all_equal())
+            .then(|| "rules change the capacity within the trace: the one at its end is shown".to_owned()),
         (!service.policy.enforce).then(|| "enforce = false: the numbers are those of enforcing".to_owned()),
         foreign
             .filter(|_| !contents.service.is_empty())

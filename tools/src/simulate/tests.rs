@@ -311,6 +311,7 @@ fn no_rule_sets_the_capacity_that_is_tried_or_shadow_mode() {
     };
     assert_eq!([simulate(true, 100), simulate(true, 2_000)], [(true, false), (false, true)]);
     assert_eq!(simulate(false, 100), (false, true), "as configured, the rule's capacity holds");
+    assert_eq!(job(steady(), with_rule).sweep(None).unwrap()[0].capacity, 1_000, "it is shown, too");
 }
 
 #[test]
