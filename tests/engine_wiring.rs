@@ -4,21 +4,30 @@
 
 #[path = "support/embedded_faults.rs"]
 mod embedded_faults;
+#[allow(dead_code)] // Other tests use the rest.
+#[path = "support/process.rs"]
+mod process;
 #[path = "../schemas/src/registry/tests/stub.rs"]
 mod stub;
+#[allow(dead_code)]
+#[path = "support/wait.rs"]
+mod wait;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use process::{Process, Signal};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use strum::VariantNames as _;
+use wait::{let_the_fault_last, wait_until};
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::services::ServiceHandle;
 use watermaster::snapshot::{RoundOutcome, ServiceSnapshot};
@@ -383,6 +392,41 @@ fn a_drain_without_brokers_takes_less_than_ten_seconds() {
     ended.unwrap();
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert!(rounds(&cell.get(), "failed") <= 1);
+}
+
+/// The first signal would end the program with 0 after the drain.
+#[test]
+fn a_second_signal_ends_a_drain() {
+    let bench = Bench::new(20, Duration::from_secs(1));
+    bench.feed(0..1_000);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("watermaster.toml");
+    let servers = &bench.kafka.bootstrap_servers;
+    let text = format!(
+        r#"
+        kafka = {{ bootstrap_servers = "{servers}", delivery = "at_least_once", start_from = "earliest" }}
+        admin = {{ listen = "127.0.0.1:0" }}
+        [[service]]
+        name = "kyc"
+        target = "target"
+        dead_letter = "dead"
+        capacity = 20
+        cycle = "1s"
+        scope = "instance"
+        source = [{{ topic = "loans", client = "loans" }}]
+        "#
+    );
+    std::fs::write(&path, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+    let mut run = Process::start(command.args(["run", "--config"]).arg(&path).env_clear());
+    wait_until("some admitted", TIMEOUT, || bench.read("target").len() >= 20);
+    embedded_faults::broker_down(&bench.broker);
+    // Meanwhile a round begins that can't end.
+    let_the_fault_last(Duration::from_secs(2));
+    run.signal(Signal::Term);
+    let_the_fault_last(Duration::from_millis(1_500));
+    run.signal(Signal::Term);
+    assert_eq!(run.wait(TIMEOUT).code(), Some(70));
 }
 
 #[test]
