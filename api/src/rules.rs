@@ -41,7 +41,7 @@ pub struct TakenOver {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RulesView {
     pub service: String,
-    /// The seconds since the topic of the rules was read last; null without a topic.
+    /// The seconds since the topic of the rules was read last, or since the start until it was; null without a topic.
     pub age_seconds: Option<f64>,
     pub rules: Vec<RuleView>,
     /// The name to ask for the next page with, as `after`; null if there is none.

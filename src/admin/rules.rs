@@ -132,6 +132,7 @@ fn page(service: &Service, handle: &ServiceHandle, query: &RulesQuery, limit: us
     let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
     let names_client =
         |rule: Option<&Rule>| client.is_none_or(|client| rule.is_some_and(|rule| rule.target.names_client(client)));
+    let age_seconds = service.rules_topic.as_ref().map(|_| handle.rules.silence().as_secs_f64());
     let known = handle.rules.known();
     let of_file = of_file(service).filter(|rule| *rule.name > *after && is(&query.origin, "file"));
     let of_file = of_file.filter(|rule| names_client(Some(rule)) && is(&query.state, known.state_in_file(rule, now)));
@@ -154,7 +155,7 @@ fn page(service: &Service, handle: &ServiceHandle, query: &RulesQuery, limit: us
         Err(of_run_time) => run_time_view(name, of_run_time, now),
     });
     let rules = views.collect();
-    RulesView { service: service.name.clone(), age_seconds: known.age().map(|age| age.as_secs_f64()), rules, next }
+    RulesView { service: service.name.clone(), age_seconds, rules, next }
 }
 
 fn of_file(service: &Service) -> impl Iterator<Item = &Rule> {

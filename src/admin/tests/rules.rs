@@ -336,6 +336,8 @@ fn a_page_does_not_end_between_two_rules_of_one_name() {
     assert_eq!(page("limit=1&after=night"), ("z run_time".to_owned(), Value::Null));
     assert_eq!(page("origin=run_time&limit=1"), ("night run_time".to_owned(), json!("night")));
     assert_eq!(page("state=replaced"), ("night file".to_owned(), Value::Null));
+    // Nothing was read of the topic, but there is one.
+    assert!(server.json("/v1/services/kyc/rules").1["age_seconds"].is_number());
     for wrong in ["state=no", "origin=topic", "limit=0", "states=expired"] {
         assert_eq!(server.json(&format!("/v1/services/kyc/rules?{wrong}")).0, 400, "{wrong}");
     }
