@@ -229,6 +229,10 @@ impl Member {
                 }
                 self.holding.note_state(state.seq);
             }
+            // Another member claimed the seat after the own last state, whose outcome this one did not learn.
+            Some(LastState { state, .. }) if self.exit.leaving && state.kind == StateKind::Left => {
+                self.exit.left = true;
+            }
             Some(LastState { state, .. }) if self.announced.began && state.kind != StateKind::Claimed => {
                 self.exit.is_replaced = true
             }

@@ -15,9 +15,9 @@ pub enum StateKind {
     /// The seat's owner wrote it, and goes on.
     #[default]
     Own,
-    /// The seat's owner wrote it last.
+    /// The seat's owner left. Another member may since have moved to itself what came too late for the owner.
     Left,
-    /// Another member wrote it, and moved everything to itself.
+    /// Another member wrote it in place of an owner that stopped, and moved everything to itself.
     Claimed,
     Bank,
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use watermaster_core::group::state::{SeatRecord, StateKind};
 use watermaster_core::policy::{Mode, Policy, Scope};
 use watermaster_core::units::Time;
 
@@ -176,6 +177,11 @@ fn a_rolling_restart_costs_nothing() {
                     pair.run(Duration::from_secs(13));
                 }
                 pair.run((pair.cycle * 2).min(Duration::from_secs(1_200)));
+                let is_claim = |record: &SeatRecord| matches!(record, SeatRecord::State(state) if state.kind == StateKind::Claimed);
+                assert!(
+                    !pair.group.take_committed().iter().any(is_claim),
+                    "a member that left is taken for a dead one"
+                );
                 let capacity = pair.capacity();
                 judge(&pair.end(""), capacity, 0.97, 0);
             }

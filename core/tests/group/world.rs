@@ -499,7 +499,7 @@ impl World {
                 LogCall::Write { attempt, mut records } => {
                     for record in &mut records {
                         let SeatRecord::State(state) = record else { continue };
-                        node.wrote_last |= state.kind == StateKind::Left;
+                        node.wrote_last |= state.kind == StateKind::Left && state.seat == node.seat;
                         if let Some(mistake) = self.mistake {
                             mistake.spoil_write(state);
                         }

@@ -213,7 +213,8 @@ impl Member {
         let mut charged = seat.map_or_else(Charged::default, |seat| self.charged_of(now, seat, holding.hold()));
         taken.iter().flat_map(Charged::iter).for_each(|(at, count)| charged.add(at, count));
         holding.give(Arc::clone(&self.seat), holding.hold(), charged);
-        let state = State { author: self.life, kind: StateKind::Claimed, ahead: 0, ..last };
+        let kind = if last.kind == StateKind::Left { StateKind::Left } else { StateKind::Claimed };
+        let state = State { author: self.life, kind, ahead: 0, ..last };
         Some(holding.fill(now.slow, &self.params, &Charged::default(), state))
     }
 }
