@@ -611,6 +611,18 @@ describe('with a fixture', () => {
     await close(page);
   });
 
+  test('a field that the target of a rule does not have hinders nothing', { timeout: 60_000 }, async () => {
+    const page = await open(`${small.url}#/s/kyc/rules/new/weight/client-000001`);
+    await until('the form', () => page.$$eval('.form input', ([name]) => name?.value));
+    await page.$eval('.form input[type=number]', (weight) => {
+      weight.value = '-1';
+    });
+    await page.select('.form select', 'service');
+    await press(page, 'See what it would do');
+    await until('the effect', () => page.$('form tbody td'));
+    await close(page);
+  });
+
   test('a dead letter opens to its headers, which are text', { timeout: 60_000 }, async () => {
     const page = await open(`${hostile.url}#/s/kyc/dead-letters`);
     await until('the dead letters', async () => (await page.$$('.letters li')).length === 2);

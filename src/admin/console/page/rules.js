@@ -84,7 +84,7 @@ export function rulesView(service) {
 /** Returns a time as its field takes it: in the reader's time zone, to the minute. */
 const local = (at) => new Date(Date.parse(at) - 60_000 * new Date(at).getTimezoneOffset()).toISOString().slice(0, 16);
 
-/** The fields of the form: key, label, what is typed or chosen, and the class of those that only rules of clients and
+/** The fields of the form: key, label, what is typed or chosen, and a word for those that only rules of clients and
   groups have, or only rules of the service. Others that a rule has are kept as they are. */
 const FIELDS = [
   ['weight', 'Weight', { type: 'number', min: 0.001, max: 1_000_000, step: 0.001 }, 'of-clients'],
@@ -105,13 +105,20 @@ function makeForm() {
   const options = (texts) => h('select', {}, texts.map((text) => h('option', { value: text }, text || 'not set')));
   const inputs = { name: h('input', { required: true, maxlength: 64, pattern: '[a-z0-9._\\-]+' }),
     target: options(['clients', 'groups', 'service']), which: h('textarea', { rows: 2, spellcheck: 'false' }) };
-  const label = (text, input, of) => h('label', { class: of }, h('span', {}, text), input);
-  const labels = FIELDS.map(([key, text, kind, of]) =>
-    label(text, inputs[key] = Array.isArray(kind) ? options(kind) : h('input', kind), of));
-  const which = label('Ids or patterns with *, one a line', inputs.which, 'of-clients');
+  const label = (text, input) => h('label', {}, h('span', {}, text), input);
+  const labels = FIELDS.map(([key, text, kind]) =>
+    label(text, inputs[key] = Array.isArray(kind) ? options(kind) : h('input', kind)));
+  const which = label('Ids or patterns with *, one a line', inputs.which);
   const element = h('div', { class: 'form' }, label('Name of the rule', inputs.name), label('For', inputs.target),
     which, labels);
   let former = {};
+  /** Switches off, and so hides, the fields that the rule can't have. */
+  function fit() {
+    const unfit = inputs.target.value === 'service' ? 'of-clients' : 'of-service';
+    for (const [key, , , of] of [...FIELDS, ['which', '', {}, 'of-clients']]) inputs[key].disabled = of === unfit;
+  }
+  set(inputs.target, { onchange: fit });
+  fit();
   function fill(rule) {
     former = rule;
     const values = { ...rule, ...rule.limit };
@@ -123,6 +130,7 @@ function makeForm() {
       const text = value && kind.type === 'datetime-local' ? local(value) : value;
       Object.assign(inputs[key], { defaultValue: text, value: text });
     }
+    fit();
   }
   /** Returns the rule as the API takes it: fields that are not in the form stay. */
   function read() {
@@ -133,10 +141,9 @@ function makeForm() {
     // An id may begin or end with a space, and hold a line break, which only an unchanged list can tell from two ids.
     rule[about] = about === 'service'
       || (which === formerWhich && former[about] ? former[about] : which.split('\n').filter((line) => line.trim()));
-    const unfit = about === 'service' ? 'of-clients' : 'of-service';
-    for (const [key, , kind, of] of FIELDS) {
-      const { value, defaultValue } = inputs[key];
-      if (value === '' || of === unfit) continue;
+    for (const [key, , kind] of FIELDS) {
+      const { value, defaultValue, disabled } = inputs[key];
+      if (value === '' || disabled) continue;
       if (key === 'rate')
         rule.limit = { ...former.limit, rate: Number(value), per: inputs.per.value || '1s', burst: undefined };
       else if (key === 'burst') rule.limit = { ...rule.limit, burst: Number(value) };
