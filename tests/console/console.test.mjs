@@ -22,6 +22,8 @@ const HOSTILE = [
   '__proto__',
   '"><script>alert(1)</script>',
   '𝔘𝔫𝔦/%2F?#',
+  '.',
+  '..',
 ];
 
 let browser;
@@ -608,6 +610,22 @@ describe('with a fixture', () => {
         trend([...Array(seconds).keys()].map((at) => ({ at_ms: 1000 * at, backlog: backlog(at), admitted: 200 }))));
     });
     assert.deepEqual(rises, [null, 240, -100]);
+    await close(page);
+  });
+
+  test('a client that is not in all samples has gaps, and no zeros', { timeout: 60_000 }, async () => {
+    const page = await open(`${small.url}#/s/kyc`);
+    const [means, path] = await page.evaluate(async () => {
+      const { Chart, rates } = await import('/console/chart.js');
+      const values = [0, 6, 6, NaN, 9, 9];
+      const samples = values.map((value, at) => ({ at_ms: 1000 * at, value }));
+      const chart = new Chart({ title: '', unit: '' });
+      document.getElementById('main').append(chart.element);
+      chart.update(samples.map((sample) => sample.at_ms), [{ name: 'a', colour: 'c0', values }]);
+      return [rates(samples, 3, (sample) => sample.value), chart.element.querySelector('.layer').getAttribute('d')];
+    });
+    assert.deepEqual(means, [6, 6, null, 9, 9]);
+    assert.match(path, /^M[^MN]*ZM[^MN]*Z$/);
     await close(page);
   });
 

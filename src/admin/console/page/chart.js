@@ -51,14 +51,19 @@ export function trend(samples, of = (sample) => sample.backlog) {
 /** Tells whether a backlog neither grows nor shrinks: it would take more than an hour to double, or to go. */
 export const isSteady = (rise, backlog) => Math.abs(rise) < Math.max(0.5, backlog / 3600);
 
-/** Returns a figure of each sample but the first as the mean rate of the seconds before it. */
+/** Returns a figure of each sample but the first as the mean rate of the seconds before it. `of` takes a sample and the one
+ * before; where it returns NaN, there is a gap. */
 export function rates(samples, window, of) {
   let from = 0;
   let total = 0;
   return samples.slice(1).map((sample, at) => {
-    total += of(sample);
-    while (from < at && sample.at_ms - samples[from].at_ms > window * 1000 + 500) total -= of(samples[++from]);
-    return Math.max(0, (1000 * total) / Math.max(1, sample.at_ms - samples[from].at_ms));
+    total += of(sample, samples[at]);
+    while (from < at && sample.at_ms - samples[from].at_ms > window * 1000 + 500) {
+      total -= of(samples[++from], samples[from - 1]);
+    }
+    const rate = Math.max(0, (1000 * total) / Math.max(1, sample.at_ms - samples[from].at_ms));
+    if (Number.isNaN(rate)) [from, total] = [at + 1, 0];
+    return rate;
   });
 }
 
@@ -125,8 +130,8 @@ export class Chart {
   #scales() {
     const { times, stack, line } = this.#data;
     const width = Math.max(120, this.area.clientWidth);
-    const sums = times.map((_, at) => sum(stack.map(({ values }) => values[at])));
-    const heights = marks(1.05 * Math.max(1, ...sums, ...(line?.values ?? [])));
+    const sums = times.map((_, at) => sum(stack.map(({ values }) => values[at] || 0)));
+    const heights = marks(1.05 * Math.max(1, ...sums, ...(line?.values ?? []).map((value) => value || 0)));
     const top = heights.at(-1);
     const end = times.at(-1);
     const start = Math.min(times[0], end - 30_000);
@@ -142,14 +147,21 @@ export class Chart {
     set(this.#svg, { viewBox: `0 0 ${width} ${this.height}`, height: this.height });
     const every = Math.ceil(times.length / (width / 2));
     const shown = [...times.keys()].filter((at) => (times.length - 1 - at) % every === 0);
-    const trace = (values) => shown.map((at) => `${x(times[at]).toFixed(1)},${y(values[at]).toFixed(1)}`);
+    /** Draws what is between two gaps, each time. */
+    const path = (values, of) => {
+      const parts = [[]];
+      for (const at of shown) if (values[at] >= 0) parts.at(-1).push(at); else parts.push([]);
+      return parts.filter((part) => part.length).map((part) => `M${of(part).join('L')}`).join('');
+    };
+    const trace = (values, part) => part.map((at) => `${x(times[at]).toFixed(1)},${y(values[at]).toFixed(1)}`);
     let floor = times.map(() => 0);
     const paths = stack.map(({ colour, values }) => {
-      const below = trace(floor).reverse();
-      floor = floor.map((height, at) => height + values[at]);
-      return svg('path', { class: `layer ${colour}`, d: `M${trace(floor).join('L')}L${below.join('L')}Z` });
+      const bottom = floor;
+      floor = floor.map((height, at) => height + (values[at] || 0));
+      const area = (part) => [...trace(floor, part), `${trace(bottom, part).reverse().join('L')}Z`];
+      return svg('path', { class: `layer ${colour}`, d: path(values, area) });
     });
-    if (line) paths.push(svg('path', { class: 'limit', d: `M${trace(line.values).join('L')}` }));
+    if (line) paths.push(svg('path', { class: 'limit', d: path(line.values, (part) => trace(line.values, part)) }));
     const base = svg('line', { class: 'base', x1: MARGIN.left, x2: width - MARGIN.right, y1: y(0), y2: y(0) });
     put(this.#plot, paths, base);
     const lines = heights.map((value) => [
@@ -200,7 +212,8 @@ export class Chart {
     at = this.#at = Math.max(0, Math.min(at, times.length - 1));
     const place = x(times[at]);
     set(this.#cursor, { x1: place, x2: place, y1: MARGIN.top, y2: this.height - MARGIN.bottom });
-    const rows = this.#entries().map((entry) => legendEntry(entry, h('b', {}, count(entry.values[at]))));
+    const known = this.#entries().filter(({ values }) => values[at] >= 0);
+    const rows = known.map((entry) => legendEntry(entry, h('b', {}, count(entry.values[at]))));
     put(this.#tip, h('p', {}, `${time(times[at])}, ${this.unit}`), h('ul', {}, rows.reverse()));
     this.#tip.style.transform = `translateX(${place > width / 2 ? place - this.#tip.offsetWidth - 12 : place + 12}px)`;
   }

@@ -68,16 +68,17 @@ export function clientView(service, name) {
   admitted.element.hidden = delayed.element.hidden = true;
   let [detail, isHeld] = [null, false];
   const draw = () => {
-    if (!detail || !service.now.capacity) return;
-    put(body, facts(figures(detail, service.now, isHeld)));
-    put(rejected, reasons((service.now.enforce ? detail : detail.shadow).rejected));
+    if (detail === null || !service.now.capacity) return;
+    put(body, detail ? facts(figures(detail, service.now, isHeld))
+      : h('p', {}, 'This instance does not know the client: it has seen no record of it lately.'));
+    put(rejected, detail && reasons((service.now.enforce ? detail : detail.shadow).rejected));
   };
-  const stop = poll(`${service.path}/clients/${encodeURIComponent(name)}`, (answer) => { detail = answer; draw(); },
-    1000, () => {
-      detail = null;
-      put(body, h('p', {}, 'This instance does not know the client: it has seen no record of it lately.'));
-      put(rejected);
-    });
+  const take = (answer) => { detail = answer; draw(); };
+  // A browser takes these ids for steps of the path. By name, they are among the first ones that have them.
+  const stop = ['.', '..'].includes(name)
+    ? poll(`${service.path}/clients?sort=name&order=asc&top=100&find=${name}`,
+      ({ clients }) => take(clients.find((client) => client.name === name)))
+    : poll(`${service.path}/clients/${encodeURIComponent(name)}`, take, 1000, take);
   let known = '';
   const stopRules = poll(`${service.path}/explain?${new URLSearchParams({ client: name })}`, (explained) => {
     const now = JSON.stringify({ ...explained, at: null });
@@ -103,11 +104,14 @@ export function clientView(service, name) {
     admitted.element.hidden = delayed.element.hidden = !isKnown;
     if (isKnown) {
       const times = samples.map((sample) => sample.at_ms);
-      const figure = (at) => ({ clients }) => clients.get(name)?.[at] ?? 0;
+      // A sample that is not full lacks no client that was admitted.
+      const figure = (at) => ({ clients }) => clients.get(name)?.[at] ?? (clients.size < 8 ? 0 : NaN);
+      // Admissions count from a sample with the client on.
+      const admissions = rates(samples, Math.max(3, Math.min(now.cycle_seconds, 30)), (sample, before) =>
+        (figure(0)(before) >= 0 ? figure(0)(sample) : NaN));
       const granted = samples.slice(1).map((sample) => figure(1)(sample) / now.cycle_seconds);
       palette.choose(samples);
       const layer = (values) => [{ name, colour: palette.of(name), values }];
-      const admissions = rates(samples, Math.max(3, Math.min(now.cycle_seconds, 30)), figure(0));
       admitted.update(times.slice(1), layer(admissions), { name: 'granted', values: granted });
       delayed.update(times, layer(samples.map(figure(2))));
     }
