@@ -22,7 +22,7 @@ pub(super) struct Credentials {
 }
 
 /// Finds the credentials that the environment tells of, in the order of AWS's own clients. Each call asks for new ones:
-/// librdkafka needs a token every twelve minutes.
+/// a token is needed every twelve minutes.
 pub(super) fn find(region: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Credentials, MskError> {
     if let (Some(access_key), Some(secret_key)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
         return Ok(Credentials { access_key, secret_key, session_token: variable("AWS_SESSION_TOKEN") });
