@@ -211,7 +211,7 @@ impl<'c> Engine<'c> {
             policy: &mut state.policy,
             throttle: &mut state.throttle,
             group: &mut state.group,
-            link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
+            link: Link::new(job, &state.clock, consumer, &mut state.producer, &mut state.partitions),
             intake: Intake::new(consumer, &mut state.schemas),
             delayed: DelayedRecords::default(),
             rounds: Rounds::new(&mut state.machine, RoundSchedule::after(now, now, &job.kafka)),

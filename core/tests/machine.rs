@@ -19,6 +19,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Stub {
     commit_error: Option<TransactionError>,
+    /// The time that a commit takes.
+    stall: Duration,
     initialised: bool,
     in_transaction: bool,
     replaced: usize,
@@ -50,6 +52,10 @@ impl Kafka<()> for Stub {
 
     fn fatal(&self) -> Option<ClientError> {
         None
+    }
+
+    fn now(&self, step: Time) -> Time {
+        step + self.stall
     }
 
     fn commit_offsets(&mut self, (): &()) -> Result<bool, OffsetsError> {
@@ -169,6 +175,19 @@ fn a_producer_that_is_fenced_again_5_to_60_s_later_stops_the_service() {
         let stopped: Vec<bool> = ends.iter().map(|end| matches!(end, Some(FatalError::FencedTwice(_)))).collect();
         let (last, before) = stopped.split_last().expect("some times");
         assert!(*last == stops && !before.contains(&true), "{times:?}: {ends:?}");
+    }
+}
+
+/// The bug: an instance that stood still in two commits, for longer than the coordinator leaves a transaction open,
+/// took the ends of its transactions for the work of another instance, and stopped.
+#[test]
+fn a_producer_that_is_fenced_after_a_stall_in_the_commit_was_not_fenced_by_another_one() {
+    for (stall, stops) in [(9, true), (10, false)] {
+        let mut delivery = Delivery::failing_with(ErrorClass::Fatal, ErrorKind::Fenced);
+        delivery.kafka.stall = SECOND * stall;
+        assert_eq!(delivery.fail_at(0), None);
+        let end = delivery.fail_at(30);
+        assert_eq!(matches!(end, Some(FatalError::FencedTwice(_))), stops, "{stall} s: {end:?}");
     }
 }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 use watermaster_core::delivery::{
     ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
+use watermaster_core::units::Time;
 
 use super::{Job, partitions::Partitions};
+use crate::clock::Clock;
 use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
 use watermaster_kafka::producer::{Producer, TaintedStarts};
 use watermaster_kafka::record::Record;
@@ -20,6 +22,7 @@ const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
 /// The consumer and the producer of an engine, and the numbers of its partitions.
 pub(super) struct Link<'c> {
     pub(super) job: &'c Job,
+    clock: &'c Clock,
     pub(super) consumer: &'c Consumer,
     pub(super) producer: &'c mut Producer,
     pub(super) partitions: &'c mut Partitions,
@@ -28,9 +31,10 @@ pub(super) struct Link<'c> {
 
 impl<'c> Link<'c> {
     pub(super) fn new(
-        job: &'c Job, consumer: &'c Consumer, producer: &'c mut Producer, partitions: &'c mut Partitions,
+        job: &'c Job, clock: &'c Clock, consumer: &'c Consumer, producer: &'c mut Producer,
+        partitions: &'c mut Partitions,
     ) -> Link<'c> {
-        Link { job, consumer, producer, partitions, tainted_starts: TaintedStarts::default() }
+        Link { job, clock, consumer, producer, partitions, tainted_starts: TaintedStarts::default() }
     }
 
     /// Returns the topic of a partition and its number there.
@@ -69,6 +73,10 @@ impl Kafka<Record<'_>> for Link<'_> {
 
     fn fatal(&self) -> Option<ClientError> {
         self.producer.transactions().fatal()
+    }
+
+    fn now(&self, _step: Time) -> Time {
+        self.clock.now()
     }
 
     fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {

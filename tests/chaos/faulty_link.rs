@@ -5,7 +5,7 @@ use watermaster_core::delivery::{
     ClientError, Commit, Committed, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
 use watermaster_core::offset_map::{self, MapBudget};
-use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
+use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker, units::Time};
 
 use super::link::Link;
 use watermaster_kafka::failpoint::{Fault, planted, reach};
@@ -83,6 +83,10 @@ impl Kafka<Record<'_>> for FaultyLink<'_, '_> {
 
     fn fatal(&self) -> Option<ClientError> {
         self.0.fatal()
+    }
+
+    fn now(&self, step: Time) -> Time {
+        self.0.now(step)
     }
 
     fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {

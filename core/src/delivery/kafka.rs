@@ -6,6 +6,7 @@ use std::{error::Error, sync::Arc};
 use strum::{IntoStaticStr, VariantNames};
 
 use crate::offset_map::DecodeError;
+use crate::units::Time;
 
 use super::round::Output;
 
@@ -168,6 +169,11 @@ pub trait Kafka<P> {
     fn replace(&mut self) -> Result<(), ClientError>;
     /// Returns the error after which the producer sends nothing any more, if one occurred.
     fn fatal(&self) -> Option<ClientError>;
+    /// Returns the time after the last call, in a step that began at `step`: the process may have stood still in the
+    /// call.
+    fn now(&self, step: Time) -> Time {
+        step
+    }
 
     // ## At least once
 

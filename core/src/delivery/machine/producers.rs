@@ -64,6 +64,7 @@ impl<O> Machine<O> {
     pub(super) fn replace_after<P, K: Kafka<P, Offsets = O>>(
         &mut self, kafka: &mut K, error: TransactionError, now: Time,
     ) -> Result<(), FatalError> {
+        let now = kafka.now(now);
         let outlived = self.began.is_some() && self.age(now) >= self.transaction_timeout();
         let cause = match (error.class, error.kind) {
             (ErrorClass::Retriable, _) => ReplaceCause::Timeout,
