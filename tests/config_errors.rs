@@ -170,6 +170,8 @@ fn cases() -> Vec<Case> {
         wrong("dead letter is the target").replace("dead_letter = \"kyc.dead-letter\"", "dead_letter = \"kyc.requests\"").key("service[0].dead_letter").says(&["the target too"]),
         wrong("a loop by a source's target").under(source, "target = \"loans.kyc\"").key("service[0].source[0].target").says(&["service[0].source[0]", "loop"]),
         wrong("a loop by a source's dead letters").under(source, "dead_letter = \"loans.kyc\"").key("service[0].source[0].dead_letter").says(&["service[0].source[0]", "loop"]),
+        wrong("a source in the ledger of dead letters").replace("topic = \"loans.kyc\"", "topic = \"kyc.dead-letter.ledger\"").key("service[0].source[0].topic").says(&["dlq keeps the ledger", "a topic of its own"]),
+        wrong("a target among parked dead letters").replace("target = \"kyc.requests\"", "target = \"kyc.dead-letter.parked\"").key("service[0].target").says(&["dlq keeps parked dead letters", "a topic of its own"]),
         wrong("a source's target is the dead-letter topic").under(source, "target = \"kyc.dead-letter\"").key("service[0].source[0].target").says(&["the dead_letter too"]),
         wrong("a source's dead letters in the control topic").under(source, "dead_letter = \"watermaster.kyc.seats\"").key("service[0].source[0].dead_letter").says(&["the control_topic too"]),
         wrong("bad target of a source").under(source, "target = \"a/b\"").key("service[0].source[0].target").says(&["'/' is not allowed", "1 to 249"]),

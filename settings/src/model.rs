@@ -296,7 +296,12 @@ impl Service {
 
     /// Returns the topic that tells which dead letters are done, in all topics of dead letters.
     pub fn ledger(&self) -> String {
-        format!("{}.ledger", self.dead_letter)
+        Service::ledger_beside(&self.dead_letter)
+    }
+
+    /// Returns the ledger of a service with this `dead_letter`.
+    pub(crate) fn ledger_beside(dead_letter: &str) -> String {
+        format!("{dead_letter}.ledger")
     }
 
     /// Returns the default name of version 0.2 for its control topic.

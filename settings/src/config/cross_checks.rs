@@ -7,6 +7,7 @@ use humantime::format_duration;
 use watermaster_core::policy::Scope;
 
 use super::{service, values};
+use crate::model::Service;
 use crate::reader::{KeyPath, Section};
 
 /// Checks everything that no section can check alone, and notes each error. Keys with errors of their own are skipped.
@@ -51,8 +52,10 @@ fn claim(seen: &mut BTreeMap<String, KeyPath>, section: &Section<'_>, key: &str,
 
 fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
     let (mut sources, mut patterns) = (BTreeMap::new(), BTreeMap::new());
+    let of_dlq = topics_of_dlq(kafka, services);
     for source in services.iter().flat_map(|service| service.tables("source")) {
         let topic = source.optional("topic", values::topic).flatten();
+        refuse_of_dlq(&of_dlq, &source, "topic", topic.as_deref());
         claim(&mut sources, &source, "topic", topic, "each topic as a source only once");
         let pattern = source.optional("topic_pattern", |text| values::topic_pattern(text).map(|_| text.to_owned()));
         claim(&mut patterns, &source, "topic_pattern", pattern.flatten(), "each pattern only once");
@@ -63,6 +66,7 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
         let (mut uses, ledger) = (BTreeMap::new(), service.text("dead_letter", values::topic));
         for (section, key, topic) in outputs(service, kafka) {
             let Some(topic) = topic else { continue };
+            refuse_of_dlq(&of_dlq, &section, key, Some(&topic));
             if let Some(source) = sources.get(&topic) {
                 section.refuse(
                     key,
@@ -84,6 +88,25 @@ fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
                 section.refuse(key, problem, "one dead_letter of both services, or a topic of its own");
             }
         }
+    }
+}
+
+/// Returns the topics that `dlq` makes for all services, each with its use.
+fn topics_of_dlq(kafka: &Section<'_>, services: &[Section<'_>]) -> BTreeMap<String, &'static str> {
+    let mut topics = BTreeMap::new();
+    for service in services {
+        let own = service.text("dead_letter", values::topic);
+        topics.extend(own.map(|topic| (Service::ledger_beside(&topic), "the ledger of dead letters")));
+        let dead_letters = outputs(service, kafka).into_iter().filter(|(_, key, _)| *key == "dead_letter");
+        let parked = dead_letters.filter_map(|(.., topic)| Some((Service::parked(&topic?), "parked dead letters")));
+        topics.extend(parked);
+    }
+    topics
+}
+
+fn refuse_of_dlq(of_dlq: &BTreeMap<String, &str>, section: &Section<'_>, key: &str, topic: Option<&str>) {
+    if let Some((topic, kept)) = topic.and_then(|topic| of_dlq.get_key_value(topic)) {
+        section.refuse(key, format!("is {topic:?}, where dlq keeps {kept}"), "a topic of its own");
     }
 }
 
