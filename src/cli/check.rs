@@ -65,7 +65,7 @@ pub fn check(args: &CheckArgs) -> Exit {
         exit => exit,
     };
     if args.output.format == Output::Json {
-        print(format_args!("{:#}", report(&config, &asked, exit)));
+        print(format_args!("{:#}", report(args, &config, &asked, exit)));
         return exit;
     }
     // Commands alone can be handed to a shell.
@@ -88,10 +88,8 @@ pub fn check(args: &CheckArgs) -> Exit {
         Some(Ok(report)) => {
             print_matches(&settings, &report, say);
             print_findings(&report, say);
-            let missing = report.missing_topics(&settings);
-            if args.create && !missing.is_empty() {
-                let brokers = missing::brokers(&settings.kafka.bootstrap_servers, &settings.kafka.all_properties());
-                print(missing::text(args.topics, &brokers, &missing));
+            if args.create {
+                commands(args, &settings, &report).iter().for_each(print);
             }
         }
     }
@@ -132,7 +130,13 @@ fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Exit {
     }
 }
 
-fn report(config: &Result<Config, ConfigErrors>, asked: &Answers, exit: Exit) -> Value {
+/// Returns what makes the missing topics, a text for each.
+fn commands(args: &CheckArgs, settings: &Settings, report: &preflight::Report) -> Vec<String> {
+    let brokers = missing::brokers(&settings.kafka.bootstrap_servers, &settings.kafka.all_properties());
+    missing::texts(args.topics, &brokers, &report.missing_topics(settings))
+}
+
+fn report(args: &CheckArgs, config: &Result<Config, ConfigErrors>, asked: &Answers, exit: Exit) -> Value {
     let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
@@ -152,6 +156,9 @@ fn report(config: &Result<Config, ConfigErrors>, asked: &Answers, exit: Exit) ->
             }),
             Err(error) => json!({"unreachable": error.to_string()}),
         };
+        if let (true, Ok(config), Ok(asked)) = (args.create, config, asked) {
+            report["brokers"]["create"] = json!(commands(args, &config.settings, asked));
+        }
     }
     report
 }

@@ -22,13 +22,13 @@ pub fn brokers(bootstrap_servers: &str, properties: &BTreeMap<String, String>) -
     format!("{bootstrap_servers}{}", if is_plain { "" } else { " --command-config client.properties" })
 }
 
-/// Returns the text that makes these topics with a tool.
-pub fn text(tool: TopicTool, brokers: &str, missing: &[MissingTopic]) -> String {
+/// Returns the texts that make these topics with a tool, one each.
+pub fn texts(tool: TopicTool, brokers: &str, missing: &[MissingTopic]) -> Vec<String> {
     let one = |topic| match tool {
         TopicTool::Kafka => command(brokers, topic),
         TopicTool::Strimzi => resource(topic),
     };
-    missing.iter().map(one).collect::<Vec<_>>().join("\n")
+    missing.iter().map(one).collect()
 }
 
 fn command(brokers: &str, topic: &MissingTopic) -> String {
@@ -65,11 +65,11 @@ mod tests {
         let topics = [topic.clone(), topic];
         let create = "kafka-topics.sh --bootstrap-server a:1 --create --topic kyc_Dead --partitions 6 \
                       --replication-factor 3 \\\n  --config cleanup.policy=delete \\\n  --config retention.ms=60000";
-        assert_eq!(text(TopicTool::Kafka, "a:1", &topics), format!("{create}\n{create}"));
+        assert_eq!(texts(TopicTool::Kafka, "a:1", &topics), [create; 2]);
         let secured = [("security.protocol".to_owned(), "SASL_SSL".to_owned())].into();
         assert_eq!(brokers("a:1", &[].into()), "a:1");
         assert_eq!(brokers("a:1", &secured), "a:1 --command-config client.properties");
-        let strimzi = text(TopicTool::Strimzi, "a:1", &topics[..1]);
+        let [strimzi] = &texts(TopicTool::Strimzi, "a:1", &topics[..1])[..] else { panic!("one topic is missing") };
         let parts = ["  name: kyc-dead\n", "  topicName: kyc_Dead\n", "    retention.ms: \"60000\""];
         assert!(parts.iter().all(|part| strimzi.contains(part)), "{strimzi}");
     }

@@ -84,6 +84,9 @@ fn missing_topics_are_made_by_the_commands_that_the_check_prints() {
     let desk = Desk::new(&config);
     let (code, commands, said) = desk.any("check", &["--connect", "--create"]);
     assert_eq!((code, said.contains(&format!("{new}: does not exist: create it"))), (Some(78), true), "{said}");
+    let (_, report, _) = desk.any("check", &["--connect", "--create", "--output", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
+    assert_eq!(report["brokers"]["create"], serde_json::json!([commands.trim_end()]));
     let commands = commands.replace(" \\\n", " ");
     for command in commands.lines() {
         let command = command.strip_prefix("kafka-topics.sh ").unwrap_or_else(|| panic!("no command: {command}"));
