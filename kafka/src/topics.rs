@@ -42,10 +42,18 @@ pub struct Topics {
 #[derive(Debug)]
 struct Names {
     here: Vec<String>,
+    /// The indexes of `here`, in the order of the names: each record looks its topic up.
+    sorted: Vec<usize>,
     more: OnceLock<Box<Names>>,
 }
 
 impl Names {
+    fn new(here: Vec<String>) -> Names {
+        let mut sorted: Vec<usize> = (0..here.len()).collect();
+        sorted.sort_by_key(|&index| &here[index]);
+        Names { here, sorted, more: OnceLock::new() }
+    }
+
     fn get(&self, index: usize) -> &str {
         match self.here.get(index) {
             Some(name) => name,
@@ -54,12 +62,14 @@ impl Names {
     }
 
     fn position(&self, topic: &str) -> Option<usize> {
-        let here = self.here.iter().position(|name| name == topic);
-        here.or_else(|| Some(self.here.len() + self.more.get()?.position(topic)?))
+        match self.sorted.binary_search_by(|&index| (*self.here[index]).cmp(topic)) {
+            Ok(place) => Some(self.sorted[place]),
+            Err(_) => Some(self.here.len() + self.more.get()?.position(topic)?),
+        }
     }
 
     fn extend(&self, names: Vec<String>) {
-        let more = Box::new(Names { here: names, more: OnceLock::new() });
+        let more = Box::new(Names::new(names));
         if let Err(more) = self.more.set(more) {
             self.more.get().expect("set before").extend(more.here);
         }
@@ -71,7 +81,7 @@ impl Topics {
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Topics {
         let here: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let all = (0..=u16::MAX).take(here.len()).map(|index| (SourceIndex(index), true)).collect();
-        Topics { names: Names { here, more: OnceLock::new() }, subscribed: Mutex::new(all) }
+        Topics { names: Names::new(here), subscribed: Mutex::new(all) }
     }
 
     /// Returns the topics of these sources.
