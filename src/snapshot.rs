@@ -81,6 +81,8 @@ pub struct ThrottleFigures {
     /// The number of clients that were new.
     pub new_clients: u64,
     pub groups: Vec<ClientGroupView>,
+    /// The number of the last of them that no table configures: rules make them, of the names in records.
+    pub made_groups: usize,
     pub backlog_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of the core's names.

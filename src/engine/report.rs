@@ -141,6 +141,7 @@ impl Reporter {
             totals: throttle.totals().clone(),
             new_clients: throttle.clients().newcomers,
             groups: throttle.clients().groups().iter().map(group_view).collect(),
+            made_groups: throttle.policy().made_groups,
             backlog_bytes: throttle.backlog().1,
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),

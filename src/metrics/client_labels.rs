@@ -17,7 +17,7 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 
 use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
 
-/// The label of all clients that have none of their own.
+/// The label of all clients, or groups of clients, that have none of their own.
 pub(super) const OTHER: &str = "_other";
 
 /// The number of cycles that an unlisted client must have been idle for before another client can take over its label.
@@ -92,7 +92,7 @@ const MAX_CONFIGURED: usize = 10_000;
 /// The labels of one service.
 #[derive(Debug, Default)]
 pub(super) struct ClientLabels {
-    max_labels: usize,
+    pub(super) max_labels: usize,
     labels: BTreeMap<Arc<str>, Label>,
     other: Label,
 }

@@ -283,6 +283,14 @@ fn groups_of_clients_have_their_grants_and_shares() {
     assert_eq!(of(&samples, "cards"), [Some(20.0), Some(12.5)]);
     let samples = scrape(&mut publisher, with(&[""]));
     assert_eq!(of(&samples, "_unlisted"), [None; 2], "only clients are configured");
+    // Rules make twelve groups of the names in records.
+    let made: Vec<String> = (10..22).map(|number| format!("made-{number}")).collect();
+    let mut shown = with(&["", "cards"]);
+    shown.throttle.groups.extend(made.iter().map(|name| group(name)));
+    shown.throttle.made_groups = made.len();
+    let samples = scrape(&mut publisher, shown);
+    assert_eq!((of(&samples, "cards"), of(&samples, "made-19")), ([Some(20.0), Some(12.5)], [Some(20.0), Some(12.5)]));
+    assert_eq!((of(&samples, "made-20"), of(&samples, "_other")), ([None; 2], [Some(40.0), Some(25.0)]));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use watermaster_api::{ChangeView, ClientGroupView, PastChange};
 use watermaster_core::pace::PaceView;
 
 use crate::clock;
-use crate::metrics::{Publisher, ServiceMetrics, client_labels::Decisions, text::Samples};
+use crate::metrics::client_labels::{Decisions, OTHER};
+use crate::metrics::{Publisher, ServiceMetrics, text::Samples};
 
 pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
     let (counts, sum) = decisions.delays();
@@ -17,13 +18,22 @@ pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
 /// The label of the clients that are not configured: they are one group.
 const UNLISTED: &str = "_unlisted";
 
-/// Writes a sample for each group of clients. There are as many as are configured.
+/// Writes a sample for each configured group of clients, for as many others as clients have labels, and one for the sum
+/// of the rest: records name those groups.
 pub(super) fn put_groups(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&ClientGroupView) -> f64) {
-    let groups = &service.newest.throttle.groups;
+    let throttle = &service.newest.throttle;
+    let groups = &throttle.groups;
     // That of the unlisted clients is there as soon as any client is configured.
-    for group in groups.iter().filter(|_| groups.len() > 1) {
+    if groups.len() <= 1 {
+        return;
+    }
+    let (named, rest) = groups.split_at(groups.len() - throttle.made_groups.saturating_sub(service.clients.max_labels));
+    for group in named {
         let name = if group.name.is_empty() { UNLISTED } else { &group.name };
         out.put_with(&[name], of(group));
+    }
+    if !rest.is_empty() {
+        out.put_with(&[OTHER], rest.iter().map(of).sum::<f64>());
     }
 }
 

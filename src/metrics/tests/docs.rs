@@ -67,7 +67,8 @@ fn push_labels(page: &mut String) {
 of a service get one. Later, a client that keeps sending takes over the label of the unlisted client that has been \
 idle longest, for at least two cycles. `_other` counts all other clients, \
 records of no client, and clients that lost their label. |
-| `group` | a configured group of clients; `_unlisted`: the clients that are not configured |
+| `group` | a group of clients: each configured one, and `admin.metrics_clients` of those that rules make of the names \
+in records; `_other`: the sum of the other groups; `_unlisted`: the clients that are not configured |
 | `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
 | `consumer_group` | the service's `consumer_group`, which reads its target |
