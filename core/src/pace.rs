@@ -58,6 +58,8 @@ pub struct Pace {
     brake: u64,
     limit: u64,
     contact: OffsetNews,
+    /// The sum of the ends of the partitions in which the group has not committed.
+    other_ends: i64,
 }
 
 /// The last news of the offsets.
@@ -87,6 +89,7 @@ impl Pace {
             brake: WHOLE,
             limit,
             contact: OffsetNews::default(),
+            other_ends: 0,
             params,
         }
     }
@@ -132,6 +135,12 @@ impl Pace {
         self.rates.units.markers = per_second;
     }
 
+    /// Notes the sum of the ends of the partitions in which the group has not committed. Admitted records are there,
+    /// too, and the service has not finished them.
+    pub fn note_other_ends(&mut self, ends: i64) {
+        self.other_ends = ends;
+    }
+
     /// Takes the offsets of all partitions of the target in which the group has committed.
     ///
     /// `admitted` counts the records that were admitted so far, and `waited` is the part of the time since the last
@@ -152,7 +161,7 @@ impl Pace {
             self.waits.pop_front();
         }
         let ends: i64 = offsets.iter().map(|one| one.end).sum();
-        let others = i128::from(ends) - i128::from(admitted);
+        let others = i128::from(ends) + i128::from(self.other_ends) - i128::from(admitted);
         let observes = self.params.control == Control::Observe;
         if self.signals.stalled {
             self.rates.clear();

@@ -19,7 +19,7 @@ use watermaster_settings::Kafka;
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::login::Login;
 use crate::refusal::Explanations;
-use crate::topics::{SourcePartition, Topics, all_partitions};
+use crate::topics::{SourceIndex, SourcePartition, Topics, all_partitions};
 use crate::{assign, ffi};
 
 /// The time between two questions to a coordinator that moves.
@@ -215,6 +215,16 @@ impl Asker {
             Offsets { partition: partition.1, end, committed }
         });
         Ok(offsets.collect())
+    }
+
+    /// Returns the sum of the ends of these partitions of a topic.
+    pub fn sum_of_ends(
+        &self, topic: &str, partitions: impl Iterator<Item = i32>, timeout: Duration,
+    ) -> Result<i64, AskError> {
+        let (topics, deadline) = (Topics::new([topic]), Instant::now() + timeout);
+        let asked: Vec<_> = partitions.map(|partition| (SourceIndex(0), partition)).collect();
+        let ends = assign::offsets(&self.consumer, &topics, &asked, Offset::End, deadline).map_err(KafkaError::from)?;
+        Ok(ends.values().sum())
     }
 
     /// Returns the number of offsets of a topic from those that `group` committed to the end of the stable records.

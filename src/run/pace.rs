@@ -64,9 +64,11 @@ pub(super) fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, s
 
 /// Asks for the offsets, and hands them over.
 fn look(pace: &mut Pace, target: &mut Target<'_>, clock: &Clock, admitted: u64, waited: Ratio) {
-    match target.offsets() {
-        Some(offsets) => {
+    let offsets = target.offsets().and_then(|offsets| Some((target.other_ends(&offsets)?, offsets)));
+    match offsets {
+        Some((other_ends, offsets)) => {
             target.close_tails(pace, clock);
+            pace.note_other_ends(other_ends);
             pace.handle_offsets(clock.now(), &offsets, admitted, waited);
         }
         None => pace.handle_no_signal(clock.now()),

@@ -1,6 +1,6 @@
 //! The target of a service: how far the service's own consumer group has committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
@@ -74,6 +74,15 @@ impl<'a> Target<'a> {
                 None
             }
         }
+    }
+
+    /// Returns the sum of the ends of all partitions but these, in which the group committed.
+    pub fn other_ends(&mut self, committed: &[Offsets]) -> Option<i64> {
+        let (asker, (partitions, _)) = (self.asker.as_ref()?, self.partitions?);
+        let committed: BTreeSet<i32> = committed.iter().map(|one| one.partition).collect();
+        let others = (0..partitions).filter(|partition| !committed.contains(partition));
+        let ends = asker.sum_of_ends(&self.service.target, others, ANSWER_TIMEOUT);
+        ends.map_err(|why| self.warn("ends", &why)).ok()
     }
 
     /// Returns the most markers that the transactions of these instances write per second: one for each partition.

@@ -277,6 +277,20 @@ fn a_service_with_nothing_open_shows_what_it_takes_at_least() {
     assert_eq!((view.found, view.at_least, view.state), (Some(40), true, PaceState::AtLeast));
 }
 
+/// Half of the records went to a partition in which the group has not committed, and counted as finished.
+#[test]
+fn records_in_partitions_without_a_commit_are_not_finished() {
+    let (mut pace, mut now) = steady(Control::Observe);
+    for second in 1..=70 {
+        now = now + Duration::from_secs(1);
+        let end = second * 50;
+        let offsets = [Offsets { partition: 0, end, committed: end - 50 }];
+        pace.note_other_ends(end);
+        pace.handle_offsets(now, &offsets, 2 * end as u64, Ratio::ZERO);
+    }
+    assert_eq!(pace.view(now).found, Some(50));
+}
+
 /// A service of 400 records a second, in whose target a marker follows each tenth of a second, gets 100 records a second
 /// for a minute and then 1 200. Returns what is found.
 fn found_in_a_campaign(told_of_markers: bool) -> u64 {
