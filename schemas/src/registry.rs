@@ -12,6 +12,8 @@ use watermaster_settings::{SchemaRegistry, client_id::SchemaId, percent_encoded}
 
 use crate::{Memory, Schema, SchemaError};
 
+/// The largest number that a registry gives to a schema.
+const MAX_NUMBER: u32 = i32::MAX as u32;
 /// The most schemas that one schema may refer to, directly and through others.
 const MAX_REFERENCES: usize = 100;
 
@@ -63,6 +65,11 @@ impl RegistryError {
             _ => false,
         }
     }
+}
+
+/// Returns true for an id that not all registries can look up.
+fn is_strange(id: SchemaId) -> bool {
+    !matches!(id, SchemaId::Number(..=MAX_NUMBER))
 }
 
 /// A schema as the registry stores it.
@@ -117,9 +124,11 @@ impl RegistryClient {
             Ok(Answer::Schema(stored)) => stored,
             Ok(Answer::Missing) => return Ok(Answer::Missing),
             Ok(Answer::Unusable(error)) => return Ok(Answer::Unusable(error)),
-            // A registry that knows no GUIDs answers as any web server does about a page that it does not have. Any
-            // producer can write a GUID.
-            Err(refused) if refused.may_be_about_the_id() && self.check().is_ok() => return Ok(Answer::Missing),
+            // A registry that knows no GUIDs answers as any web server does about a page that it does not have, and so
+            // does one about a number that is none of its own. Any producer can write such an id.
+            Err(refused) if is_strange(id) && refused.may_be_about_the_id() && self.check().is_ok() => {
+                return Ok(Answer::Missing);
+            }
             Err(error) => return Err(error),
         };
         let mut references = References::default();

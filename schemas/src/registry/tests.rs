@@ -133,6 +133,9 @@ fn an_id_that_a_registry_does_not_take_does_not_exist() {
         let mut registry = RegistryClient::new(settings(&stub.url));
         assert!(matches!(registry.schema(guid), Ok(Answer::Missing)), "{status}: {body}");
         assert_eq!(stub.paths(), [path, "/schemas/ids/0"]);
+        // No registry gives a number that large to a schema, and some take it for no number.
+        assert!(matches!(registry.schema(SchemaId::Number(u32::MAX)), Ok(Answer::Missing)), "{status}: {body}");
+        assert!(registry.schema(SchemaId::Number(7)).is_err(), "every registry looks this id up");
     }
     for status in [401, 403, 408, 429, 500, 503] {
         let stub = StubRegistry::start(move |question| match &*question.path {
