@@ -85,7 +85,7 @@ impl DemandMeter {
             };
             self.loads.push((name, load));
         }
-        self.keep_largest(throttle, &mut unnamed);
+        self.keep_largest(throttle, params.cycle, &mut unnamed);
         for (group, mut load) in unnamed.into_iter().enumerate().filter(|(_, load)| *load != Load::default()) {
             load.demand = load.demand.min(params.capacity);
             self.loads.push((groups.get(group).map_or_else(|| Arc::from(""), |group| Arc::clone(&group.name)), load));
@@ -93,14 +93,18 @@ impl DemandMeter {
         &self.loads
     }
 
-    /// Names the largest loads that fit in a record, and adds all others to those of the unnamed clients of their
-    /// groups.
-    fn keep_largest(&mut self, throttle: &Throttle, unnamed: &mut [Load]) {
+    /// Names the loads that fit in a record, and adds all others to those of the unnamed clients of their groups.
+    /// Clients near their own limits come first, then the largest loads.
+    fn keep_largest(&mut self, throttle: &Throttle, cycle: Duration, unnamed: &mut [Load]) {
         if self.bytes() <= self.max_bytes {
             return;
         }
         let mut order: Vec<usize> = (0..self.loads.len()).collect();
-        order.sort_by_key(|&index| Reverse(self.loads[index].1.size()));
+        order.sort_by_cached_key(|&index| {
+            let (name, load) = &self.loads[index];
+            let is_near = throttle.client(name).is_some_and(|client| is_near_limit(client, *load, cycle));
+            Reverse((is_near, load.size()))
+        });
         let mut bytes = 0;
         let fits = |&&index: &&usize| {
             bytes += load_bytes(&self.loads[index].0, self.loads[index].1);
@@ -255,5 +259,39 @@ impl ClientMeter {
         }
         let lasts = self.backlogs.front().is_some_and(|&(at, _)| at + LASTING <= now);
         if lasts { self.backlogs.iter().map(|&(_, backlog)| backlog).min().unwrap_or(0) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::offset_map::OffsetMap;
+    use crate::policy::{ClientPolicy, Limit, Policy};
+    use crate::throttle::{Arrival, Sender};
+    use crate::units::Weight;
+
+    /// The bug: where not all loads have room, a client that was near its own limit went unnamed, and its limit was
+    /// whole at each instance.
+    #[test]
+    fn clients_near_their_limits_are_named_before_larger_ones() {
+        let one = NonZeroU32::MIN;
+        let limit = Limit { rate: one, per: Duration::from_secs(1), burst: one };
+        let client = |name: &str, limits| ClientPolicy { name: name.to_owned(), weight: Weight::ONE, limits };
+        let clients = vec![client("large", Vec::new()), client("limited", vec![limit])];
+        let policy = Policy { clients, mode: Mode::Reject, ..Policy::new(1_000, Duration::from_secs(1)) };
+        let params = GroupParams::new(&policy, Duration::from_millis(500), Duration::from_secs(3));
+        let (now, mut throttle) = (Time::ZERO, Throttle::new(policy, Time::ZERO));
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
+        for offset in 0..100 {
+            let sender = Sender::Client(if offset == 0 { "limited" } else { "large" });
+            throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender, written_ms: None });
+        }
+        for (max_bytes, named) in [(MAX_LOAD_BYTES, ["large", "limited"]), (15, ["limited", ""])] {
+            let mut meter = DemandMeter { max_bytes, ..DemandMeter::default() };
+            let loads = meter.measure(now, &params, &throttle, |_| None);
+            assert_eq!(loads.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), named);
+        }
     }
 }
