@@ -74,9 +74,11 @@ pub(super) fn start(
     if (low..=high).contains(&offset) {
         return Ok(start(offset, map, 0, foreign));
     }
+    let why = FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high };
     if rules.on_data_loss == OnDataLoss::Stop {
-        return Err(FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high }.into());
+        return Err(why.into());
     }
+    tracing::error!("{why}");
     // Reading starts at the first record that is left. Recent admissions stay charged.
     let OffsetMap { completed, admitted, .. } = map;
     if offset > low {

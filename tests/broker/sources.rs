@@ -8,6 +8,7 @@ use crate::support::record::Identity;
 use crate::{
     support::broker::Broker, support::broker::Topic, support::config::Config, support::config::Service,
     support::judge::Judge, support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
+    support::watermaster::check,
 };
 
 const TOKEN: &str = "the-token-of-the-sources";
@@ -138,6 +139,36 @@ fn a_service_without_topics_is_refused() {
     assert_eq!(watermaster.get("/v1/services/late").map(|(status, _)| status), Some(404));
     assert_eq!(watermaster.metric("watermaster_config_last_reload_successful", &[]), Some(0.0));
     assert!(watermaster.is_ready());
+}
+
+/// Records are deleted while no instance runs. `check` found nothing wrong, and with `"continue"` no line of the log
+/// named the offsets.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn records_that_are_deleted_before_a_start_are_named() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "deleted", 1, 1, TargetTime::Create);
+    let mut config = rig.config(rig.service(1_000, "1s", KEYS, ""));
+    let send = |numbers: std::ops::Range<u64>| {
+        Producer::to(&broker).send_all(numbers.map(|number| Outgoing::numbered(&rig.sources[0], number, "one")));
+    };
+    send(0..20);
+    let mut instance = Watermaster::start(&config);
+    wait_until("the first records to be delivered", DRAIN_TIMEOUT, || rig.read_target().len() == 20);
+    assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+    assert!(!check(&config).1.contains("an instance that starts"));
+    send(20..50);
+    broker.delete_records(&rig.sources[0]);
+    let lost = "offset 20 is next, but the topic holds 50 to 50: records were deleted before they were read";
+    let (code, warned) = check(&config);
+    assert!(code == Some(0) && warned.contains("an instance that starts stops") && warned.contains(lost), "{warned}");
+    config.kafka = "on_data_loss = \"continue\"".to_owned();
+    let instance = Watermaster::start(&config);
+    wait_until("the loss to be counted", DRAIN_TIMEOUT, || {
+        instance.metric("watermaster_lost_records_total", &[]) == Some(30.0)
+    });
+    let errors = instance.log();
+    assert!(errors.lines().any(|line| line.contains(lost) && line.contains("ERROR")), "{errors}");
 }
 
 /// Topics that match a pattern are read as they come, and no longer when they are gone.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Message as _, Offset};
 use watermaster_core::offset_map::{self, DecodeError};
-use watermaster_settings::{Kafka, OnForeignOffset, Service, Settings};
+use watermaster_settings::{Kafka, OnDataLoss, OnForeignOffset, Service, Settings};
 
 use super::problem::Problem;
 use crate::ask::{AskError, Asker};
 use crate::assign::{LEADERLESS, remaining, watermarks};
 use crate::client::{KafkaError, LoggingContext};
-use crate::consumer::{ForeignOffset, group_id};
+use crate::consumer::{FatalConsumerError, ForeignOffset, group_id};
 use crate::topics::{SourcePartition, Topics};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
@@ -57,6 +57,10 @@ pub(super) fn check(
             let more = if more > 0 { format!(". {more} more partitions have such an offset") } else { String::new() };
             Some(Problem::warning(format!("an instance that starts {does}: {foreign}{more}")))
         }
+        Ok(Start::Lost(why)) => {
+            let does = if kafka.on_data_loss == OnDataLoss::Stop { "stops" } else { "goes on" };
+            Some(Problem::warning(format!("an instance that starts {does}: {why}")))
+        }
         Ok(Start::Fresh(history)) if settings.start_from_is_written => Some(Problem::note(format!(
             "the group {group} has committed nothing: start_from is \"{}\", and the sources hold {history}",
             kafka.start_from
@@ -83,6 +87,8 @@ enum Start {
     Own,
     /// One of them is another program's, and so are these more.
     Foreign { foreign: ForeignOffset, more: usize },
+    /// The records behind one of them are gone.
+    Lost(FatalConsumerError),
     /// The group has none, and records wait.
     Fresh(History),
 }
@@ -96,6 +102,7 @@ fn look(
     // were committed before answer the question as well.
     let committed = asker.committed(group, &topics, partitions, false, timeout)?;
     if !committed.is_empty() {
+        let next: Vec<_> = committed.iter().map(|(at, (offset, _))| (*at, *offset)).collect();
         let mut foreign = committed.into_iter().filter_map(|((source, partition), (offset, metadata))| {
             match offset_map::decode(offset, &metadata) {
                 // An instance starts at a copy of an own offset.
@@ -105,7 +112,17 @@ fn look(
                 }
             }
         });
-        let Some(first) = foreign.next() else { return Ok(Start::Own) };
+        let Some(first) = foreign.next() else {
+            let edges = watermarks(&asker.consumer, &topics, partitions, LEADERLESS, deadline);
+            let edges = edges.map_err(KafkaError::from)?;
+            let lost = next.into_iter().find_map(|(at, offset)| {
+                let (low, high) = *edges.get(&at)?;
+                let (topic, partition) = (topics.name(at.0).to_owned(), at.1);
+                let why = FatalConsumerError::DataLoss { topic, partition, offset, low, high };
+                (!(low..=high).contains(&offset)).then_some(why)
+            });
+            return Ok(lost.map_or(Start::Own, Start::Lost));
+        };
         return Ok(Start::Foreign { foreign: first, more: foreign.count() });
     }
     let filled = watermarks(&asker.consumer, &topics, partitions, LEADERLESS, deadline).map_err(KafkaError::from)?;
