@@ -30,7 +30,8 @@ impl Reported {
             return Some(Refusal::OwnCertificate);
         }
         match self.code {
-            Code::Authentication if self.reason.contains("Unsupported SASL mechanism") => Some(Refusal::Mechanism),
+            // With a list of none if the listener asks for no login.
+            Code::Authentication if self.reason.contains("broker's supported mechanisms:") => Some(Refusal::Mechanism),
             Code::Authentication => Some(Refusal::Credentials),
             Code::SSL => Some(Refusal::BrokerCertificate),
             Code::Resolve => Some(Refusal::HostName),
@@ -53,7 +54,9 @@ impl Explanations {
         let reason = match error.refusal() {
             None => return text,
             Some(Refusal::Credentials) => credentials(kafka),
-            Some(Refusal::Mechanism) => "the listener takes other mechanisms: check sasl.mechanism, and the port",
+            Some(Refusal::Mechanism) => {
+                "the listener takes other mechanisms, or no login: check sasl.mechanism, security.protocol and the port"
+            }
             Some(Refusal::OwnCertificate) => {
                 "the brokers ask for a certificate: check ssl.certificate.location and \
                                               ssl.key.location (or .pem), and which authorities the brokers accept"
@@ -97,7 +100,18 @@ mod tests {
         let alert = "SSL alert number 116: error:0A00045C:SSL routines::tlsv13 alert certificate required";
         for (code, text, refusal) in [
             (Code::Authentication, "Authentication failed", Some(Refusal::Credentials)),
-            (Code::Authentication, "Unsupported SASL mechanism: broker's are SCRAM", Some(Refusal::Mechanism)),
+            (
+                Code::Authentication,
+                "Unsupported SASL mechanism: broker's supported mechanisms: PLAIN",
+                Some(Refusal::Mechanism),
+            ),
+            // The fault: a listener without a login was told as wrong credentials.
+            (
+                Code::Authentication,
+                "SASL PLAIN mechanism handshake failed: Broker: Request not valid in current SASL state: broker's \
+                 supported mechanisms: ",
+                Some(Refusal::Mechanism),
+            ),
             (Code::SSL, "SSL handshake failed", Some(Refusal::BrokerCertificate)),
             (Code::Resolve, "Failed to resolve", Some(Refusal::HostName)),
             (Code::BrokerTransportFailure, alert, Some(Refusal::OwnCertificate)),
