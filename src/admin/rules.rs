@@ -566,6 +566,14 @@ pub(super) async fn accept_loss(
     if !handle.rules.order(RulesOrder::AcceptLoss) {
         return Err(not_in_force(&handle, "", Err(WriteRefusal::Busy)));
     }
+    // Until the topic is read anew, the former rules would look as if it held them, and would not be put again.
+    let until = Instant::now() + ANSWER_TIMEOUT;
+    while handle.rules.known().state == LogState::Lost {
+        if Instant::now() >= until {
+            return Err(not_in_force(&handle, "", Ok(WriteOutcome::Unknown)));
+        }
+        sleep(WAIT_INTERVAL).await;
+    }
     Ok(Json(json!({ "accepted": true })).into_response())
 }
 

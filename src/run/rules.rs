@@ -173,8 +173,8 @@ impl Follower<'_> {
             LogAction::Lost => {
                 error!(
                     service,
-                    "records of the rules are gone: the rules stay, and can't be changed until `watermaster rules \
-                     accept-loss` or a restart"
+                    "records of the rules are gone: the rules stay, and can't be changed. Save them with `watermaster \
+                     rules export` before `rules accept-loss` or a restart, which go on with what the topic has left"
                 );
             }
             LogAction::Unreadable { offset, reason } => {
@@ -247,9 +247,9 @@ impl Follower<'_> {
         known.state = match log.known() {
             // Records that are lost before the first reading ended leave the rules unknown.
             Some(_) if log.is_lost() => LogState::Lost,
-            Some(_) => LogState::Known,
+            Some(_) if log.is_live() && !self.are_anew => LogState::Known,
             // Rules that were known stay in force while they are read anew.
-            None => known.state,
+            _ => known.state,
         };
         known.read_offset = log.known().unwrap_or(known.read_offset);
         known.sum = log.totals().sum;

@@ -368,8 +368,20 @@ fn a_loss_is_accepted_only_if_records_are_lost() {
     let server = server_with_rules();
     let accept = || server.request("POST", "/v1/services/kyc/rules/accept-loss", None).0;
     assert_eq!(accept(), 409);
-    server.state.services()[0].rules.known().state = LogState::Lost;
-    assert_eq!(accept(), 200);
+    let handle = &server.state.services()[0];
+    handle.rules.known().state = LogState::Lost;
+    let orders = handle.rules.receiver();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let order = orders.recv_timeout(Duration::from_secs(60));
+            assert!(matches!(order, Ok(RulesOrder::AcceptLoss)));
+            thread::sleep(Duration::from_millis(100));
+            handle.rules.known().state = LogState::Known;
+        });
+        // The bug: the answer came before the topic was read, and rules put at once seemed to be there already.
+        assert_eq!(accept(), 200);
+        assert_eq!(handle.rules.known().state, LogState::Known);
+    });
 }
 
 /// The bug: while a request was answered, nothing ended a connection on which the body of a change did not come. 64 of
