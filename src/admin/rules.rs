@@ -454,10 +454,21 @@ fn check_delays(rule: &Rule, service: &Service, handle: &ServiceHandle) -> Resul
     Err(invalid("max_delay", message))
 }
 
-/// Warns of clients that a rule names and that this instance does not know: it may be a typing error.
+/// Warns of clients and groups that a rule names and that this instance does not know: it may be a typing error, or the
+/// service has no groups.
 fn unknown_clients(handle: &ServiceHandle, target: &RuleTarget) -> Vec<String> {
-    let RuleTarget::Clients { patterns, .. } = target else { return Vec::new() };
     let snapshot = handle.cell.get();
+    let patterns = match target {
+        RuleTarget::Clients { patterns, .. } => patterns,
+        RuleTarget::Groups(patterns) => {
+            let filled = snapshot.throttle.groups.iter().filter(|group| group.clients > 0);
+            let filled: Vec<&str> = filled.map(|group| &*group.name).collect();
+            let is_known = filled.iter().any(|name| patterns.iter().any(|pattern| pattern.matches(name)));
+            let warning = "no client of these groups is known here yet".to_owned();
+            return if is_known { Vec::new() } else { vec![warning] };
+        }
+        RuleTarget::Service => return Vec::new(),
+    };
     let ids = patterns.iter().filter_map(ClientPattern::id).filter(|id| snapshot.clients.find(id).is_none());
     let warning = |id: &str| {
         let known = snapshot.clients.iter().take(MAX_COMPARED_CLIENTS).map(|client| &*client.name);

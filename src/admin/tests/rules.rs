@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use watermaster_api::{ClientEffect, RuleDryRun};
+use watermaster_api::{ClientEffect, ClientGroupView, RuleDryRun};
 use watermaster_core::policy::Policy;
 use watermaster_core::rules::log::record::{ChangeId, RuleVersion};
 use watermaster_core::rules::log::{Precondition, WriteOutcome};
@@ -194,6 +194,22 @@ fn ask(server: &Server, method: &str, rule: &str, condition: &str, body: &str) -
 fn in_force(order: RulesOrder, version: RuleVersion) {
     let RulesOrder::Write { answer, .. } = order else { panic!("a change") };
     answer.send(Ok(WriteOutcome::InForce(version))).unwrap();
+}
+
+/// The fault: a hold of a group in a service without groups had no effect, and nothing told it.
+#[test]
+fn a_rule_for_groups_without_known_clients_is_warned_of() {
+    let server = server_with_rules();
+    let handle = &server.state.services()[0];
+    let body = r#"{"groups":["credit-*"],"hold":true}"#;
+    let warnings = || ask(&server, "PUT", "a?dry_run=true", "if-none-match: *", body).1["warnings"].to_string();
+    for (clients, is_warned) in [(0, true), (1, false)] {
+        let mut snapshot = (*handle.cell.get()).clone();
+        let name = "credit-card".to_owned();
+        snapshot.throttle.groups = vec![ClientGroupView { name, clients, ..ClientGroupView::default() }];
+        handle.cell.set(snapshot);
+        assert_eq!(warnings().contains("no client of these groups is known here yet"), is_warned, "{}", warnings());
+    }
 }
 
 /// The fault: the answer was read from the rules known by then, so another author's version came back as the own one,
