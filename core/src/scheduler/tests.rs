@@ -12,7 +12,7 @@ use super::names::Names;
 use super::{Scheduler, least_limit};
 use crate::policy::{Limit, Policy, Scope};
 use crate::slot::Slot;
-use crate::units::{NANOS_PER_MILLI, Ratio, Time};
+use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 use crate::window::slice_width;
 
 fn at(ms: u64) -> Time {
@@ -285,9 +285,8 @@ fn an_owner_that_is_late_uses_the_capacity() {
             let phase = due.as_nanos() % (100 * NANOS_PER_MILLI);
             now = due + Duration::from_nanos((60 * NANOS_PER_MILLI).saturating_sub(phase));
         }
-        let used = admitted as f64 / (4 * capacity) as f64;
-        println!("{used:.4} of {capacity} after {pause_ms} ms");
-        assert!(used >= 0.975, "{used:.4} of {capacity} after {pause_ms} ms");
+        let wanted = capacity * 4;
+        assert!(admitted * 1_000 >= wanted * 975, "{admitted} of {wanted} after {pause_ms} ms");
     }
 }
 
@@ -303,7 +302,7 @@ proptest! {
         before in prop::collection::vec((0..500_u32, 1..50_u64), 0..20),
     ) {
         let (cycle, commit_interval) = (Duration::from_millis(cycle_ms), Duration::from_millis(commit_ms));
-        let kept = f64::from(1_000_000 - burst.max(100_000)) / 1e6;
+        let kept = 1_000_000 - burst.max(100_000);
         let burst = Ratio::from_millionths(burst).unwrap();
         let policy = Policy { commit_interval, burst, ..Policy::new(capacity, cycle) };
         let (mut gates, mut now) = (Gates::new(&policy), at(1_000_000));
@@ -316,8 +315,9 @@ proptest! {
             }
             now = now + cycle * pause / 1_000;
         }
-        // The rate is that of whole records.
-        let most = cycle.div_f64(kept * capacity as f64 - 1.0).mul_f64(1.02);
+        // The rate is that of whole records: the time for one of them, and 2 % more.
+        let rate = u64::from(kept) * capacity - 1_000_000;
+        let most = Duration::from_nanos((u128::from(nanos(cycle)) * 1_020_000 / u128::from(rate)) as u64);
         let (mut last, end) = (now, now + cycle * 2);
         while now < end {
             if admit(&mut gates, now) > 0 {
