@@ -291,6 +291,12 @@ fn groups_of_clients_have_their_grants_and_shares() {
     let samples = scrape(&mut publisher, shown);
     assert_eq!((of(&samples, "cards"), of(&samples, "made-19")), ([Some(20.0), Some(12.5)], [Some(20.0), Some(12.5)]));
     assert_eq!((of(&samples, "made-20"), of(&samples, "_other")), ([None; 2], [Some(40.0), Some(25.0)]));
+    // A group with the name of another label would have its series twice.
+    let samples = scrape(&mut publisher, with(&["", "_other", "_unlisted"]));
+    assert_eq!(
+        (of(&samples, "_unlisted"), of(&samples, "_other")),
+        ([Some(20.0), Some(12.5)], [Some(40.0), Some(25.0)])
+    );
 }
 
 #[test]

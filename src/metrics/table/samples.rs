@@ -28,12 +28,15 @@ pub(super) fn put_groups(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn
         return;
     }
     let (named, rest) = groups.split_at(groups.len() - throttle.made_groups.saturating_sub(service.clients.max_labels));
-    for group in named {
+    // Records may name a group as these labels are named.
+    let is_taken = |group: &&ClientGroupView| [UNLISTED, OTHER].contains(&&*group.name);
+    for group in named.iter().filter(|group| !is_taken(group)) {
         let name = if group.name.is_empty() { UNLISTED } else { &group.name };
         out.put_with(&[name], of(group));
     }
-    if !rest.is_empty() {
-        out.put_with(&[OTHER], rest.iter().map(of).sum::<f64>());
+    let mut rest = named.iter().filter(is_taken).chain(rest).peekable();
+    if rest.peek().is_some() {
+        out.put_with(&[OTHER], rest.map(of).sum::<f64>());
     }
 }
 
