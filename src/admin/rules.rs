@@ -363,7 +363,7 @@ async fn change_rule(
     let mut unknown = Vec::new();
     if let Some(rule) = &parsed_rule {
         check_delays(rule, &service, &handle)?;
-        unknown = unknown_clients(&handle, &rule.target);
+        unknown = unknown_names(&handle, &rule.target);
     }
     if query.dry_run {
         // A rule that begins later changes nothing now.
@@ -456,7 +456,7 @@ fn check_delays(rule: &Rule, service: &Service, handle: &ServiceHandle) -> Resul
 
 /// Warns of clients and groups that a rule names and that this instance does not know: it may be a typing error, or the
 /// service has no groups.
-fn unknown_clients(handle: &ServiceHandle, target: &RuleTarget) -> Vec<String> {
+fn unknown_names(handle: &ServiceHandle, target: &RuleTarget) -> Vec<String> {
     let snapshot = handle.cell.get();
     let patterns = match target {
         RuleTarget::Clients { patterns, .. } => patterns,

@@ -121,6 +121,8 @@ fn run(mode: Mode, cycle: Duration, seed: u64) -> Outcome {
 ///   for 11 s of 10, and the group used 27 to 78 % of its capacity.
 /// - Loads that changed little were told only by a member that had made no state for a heartbeat, and busy members make
 ///   states all the time. In mode reject, a member never heard that others lent, and the group used 59 %.
+/// - In mode reject, the next owner of a partition claimed only the default shares of its clients for a cycle, although
+///   their demand was known. With cycles of 60 s the group used 92 to 94 %.
 #[test]
 fn a_member_that_comes_back_gives_back_what_others_recall() {
     for mode in [Mode::Shape, Mode::Reject] {

@@ -267,18 +267,20 @@ fn put_file(target: &RulesInstance, file: &Path, args: &PutArgs) -> Result<(), R
         print(format_args!("{name}: {would}{said}"));
         change.map(drop)
     };
-    let in_force = |name: &str| known.iter().find(|rule| rule.name == name);
-    let is_new = |(name, body): &(String, Value)| in_force(name).is_none_or(|rule| !same(&rule.rule, body, name));
+    let in_force = |(name, body): &(String, Value)| {
+        let rule = known.iter().find(|rule| rule.name == *name);
+        (rule, rule.is_some_and(|rule| same(&rule.rule, body, name)))
+    };
+    let in_force: Vec<_> = wanted.iter().map(in_force).collect();
     // An instance that has the last change has all.
-    let last = wanted.iter().rposition(is_new);
+    let last = in_force.iter().rposition(|(_, is_same)| !is_same);
     let mut done = Ok(());
-    for (at, rule) in wanted.iter().enumerate() {
-        let (name, body) = rule;
-        if !is_new(rule) {
+    for (at, ((name, body), (rule, is_same))) in wanted.iter().zip(in_force).enumerate() {
+        if is_same {
             print(format_args!("{name}: unchanged"));
             continue;
         }
-        let (etag, wait) = (in_force(name).map(|rule| rule.etag.as_str()), (Some(at) == last).then_some(WAIT));
+        let (etag, wait) = (rule.map(|rule| rule.etag.as_str()), (Some(at) == last).then_some(WAIT));
         done = done.and(tell(name, target.change(name, Some(body), etag, args.dry_run, wait), false));
     }
     if args.prune && done.is_err() {

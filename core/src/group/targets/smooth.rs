@@ -97,7 +97,7 @@ mod tests {
             capacity in prop_oneof![1..50_u64, 50..1_000_000_u64],
             splits in prop_oneof![
                 prop::collection::vec((Just(0), prop::collection::vec(1..1_000_u64, 4)), 1..50),
-                // They tremble.
+                // Splits that only tremble.
                 prop::collection::vec((0..20_u64, prop::collection::vec(950..1_050_u64, 4)), 1..50),
             ],
         ) {
