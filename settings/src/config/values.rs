@@ -207,6 +207,7 @@ pub fn rule_name(text: &str) -> Result<String, ValueError> {
     let of_table = ["client.", "group."].into_iter().find(|prefix| name.starts_with(prefix));
     match (of_table, name.chars().find(char::is_ascii_uppercase)) {
         _ if ["changes", "accept-loss"].contains(&name.as_str()) => Err(because("the API has this name for itself")),
+        _ if [".", ".."].contains(&name.as_str()) => Err(because("a URL cannot end in it")),
         (Some(prefix), _) => Err(because(format_args!("{prefix}… is a table's name"))),
         (None, Some(upper)) => Err(not_allowed(upper)),
         (None, None) => Ok(name),

@@ -96,6 +96,10 @@ fn a_wrong_rule_is_refused_with_its_reason() {
             "name = \"client.a\"\nclients = [\"a\"]\nweight = 1",
             "service[0].rule[0].name (service kyc) is \"client.a\": client.… is a table's name",
         ),
+        (
+            "name = \"..\"\nclients = [\"a\"]\nweight = 1",
+            "service[0].rule[0].name (service kyc) is \"..\": a URL cannot end in it",
+        ),
         ("clients = [\"a\"]\nweight = 1", "service[0].rule[0].name (service kyc) is missing"),
         (
             "name = \"r\"\nweight = 1",
