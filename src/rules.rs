@@ -2,10 +2,11 @@
 //! them, and changes go the other way.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use tokio::sync::oneshot;
 use watermaster_api::RuleChangeView;
 use watermaster_core::policy::Policy;

@@ -1,8 +1,8 @@
 //! A value that several threads read and write.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
-/// A value that threads share. One that panicked while it had the value does not keep it from the others.
+/// A value that threads share.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Mutex<T>);
 
@@ -12,7 +12,7 @@ impl<T> Shared<T> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Replaces the value. The others need not wait while the former one is taken apart.

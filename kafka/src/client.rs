@@ -1,9 +1,10 @@
 //! Properties, errors and logging that all clients have in common.
 
 use std::io;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -163,7 +164,7 @@ pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -
 /// Logs a warning that librdkafka may repeat with each attempt, up to ten times a second.
 fn warn_limited(facility: &str, message: &str) {
     static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
-    lock(&LIMITER).warn(kind(facility, message), |suppressed| {
+    LIMITER.lock().warn(kind(facility, message), |suppressed| {
         tracing::warn!(target: "librdkafka", suppressed, "{facility}: {message}");
     });
 }
@@ -207,17 +208,12 @@ pub struct LoggingContext {
 impl LoggingContext {
     /// Returns the last refusal of a connection or, if there is none, the last error.
     pub(super) fn last_error(&self) -> Option<Reported> {
-        lock(&self.last_error).clone()
+        self.last_error.lock().clone()
     }
 
     pub(super) fn take_statistics(&self) -> Option<Statistics> {
-        lock(&self.statistics).take()
+        self.statistics.lock().take()
     }
-}
-
-/// Locks a mutex that no panic leaves in a bad state.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClientContext for LoggingContext {
@@ -230,7 +226,7 @@ impl ClientContext for LoggingContext {
     fn error(&self, error: ClientError, reason: &str) {
         tracing::debug!("client: {error}: {reason}");
         let Some(code) = error.rdkafka_error_code() else { return };
-        let (error, mut last) = (Reported { code, reason: reason.to_owned() }, lock(&self.last_error));
+        let (error, mut last) = (Reported { code, reason: reason.to_owned() }, self.last_error.lock());
         // That all brokers are down follows an error with the reason.
         if code != RDKafkaErrorCode::AllBrokersDown
             && (error.refusal().is_some() || last.as_ref().is_none_or(|last| last.refusal().is_none()))
@@ -240,7 +236,7 @@ impl ClientContext for LoggingContext {
     }
 
     fn stats(&self, statistics: Statistics) {
-        *lock(&self.statistics) = Some(statistics);
+        *self.statistics.lock() = Some(statistics);
     }
 }
 

@@ -3,10 +3,11 @@
 mod assignment;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{IsError as _, KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::{
@@ -94,7 +95,7 @@ impl Membership {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        client::lock(&self.state)
+        self.state.lock()
     }
 
     /// Returns true if there is work for [`poll_pending`](Membership::poll_pending) or an event.

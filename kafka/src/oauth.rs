@@ -1,10 +1,11 @@
 //! Tokens for the mechanism OAUTHBEARER that this program makes. With `sasl.oauthbearer.method = "oidc"` librdkafka
 //! fetches them itself.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{collections::BTreeMap, error::Error, thread};
 
+use parking_lot::Mutex;
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::config::ClientConfig;
 use watermaster_settings::config::ClientRefused;
@@ -82,7 +83,7 @@ impl SharedToken {
     /// Returns the token of a text in `sasl.oauthbearer.config`.
     fn of(config: &str) -> Arc<SharedToken> {
         static ALL: Mutex<Vec<Arc<SharedToken>>> = Mutex::new(Vec::new());
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = ALL.lock();
         let known = all.iter().find(|shared| shared.config == config).cloned();
         known.unwrap_or_else(|| {
             all.push(Arc::new(SharedToken::new(config, made)));
@@ -94,13 +95,9 @@ impl SharedToken {
         SharedToken { config: config.to_owned(), make, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, TokenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the token without waiting for a new one, which a thread fetches if it is time.
     fn get(self: &Arc<SharedToken>, now: Duration) -> Result<OAuthToken, Box<dyn Error>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let token = state.token(now);
         if !state.is_fetching && token.as_ref().is_none_or(|(_, left)| *left < RENEW_BEFORE) {
             let shared = Arc::clone(self);
@@ -112,7 +109,7 @@ impl SharedToken {
 
     /// Returns the token. Waits for a new one if there is none.
     fn wait(self: &Arc<SharedToken>, now: Duration) -> Result<OAuthToken, Box<dyn Error>> {
-        if self.state().token(now).is_none() {
+        if self.state.lock().token(now).is_none() {
             self.fetch();
         }
         self.get(now)
@@ -120,7 +117,7 @@ impl SharedToken {
 
     fn fetch(&self) {
         let fetched = (self.make)(&self.config);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_fetching = false;
         match fetched {
             Ok(OAuthToken { token, principal_name, lifetime_ms }) => {
@@ -200,7 +197,7 @@ mod tests {
         static GATE: Mutex<()> = Mutex::new(());
         static MADE: AtomicI64 = AtomicI64::new(0);
         let make = |_: &str| {
-            let _open = GATE.lock().unwrap();
+            let _open = GATE.lock();
             let number = MADE.fetch_add(1, Ordering::Relaxed) + 1;
             let principal_name = String::new();
             Ok(OAuthToken { token: number.to_string(), principal_name, lifetime_ms: number * 900_000 })
@@ -208,11 +205,11 @@ mod tests {
         let (shared, at) = (Arc::new(SharedToken::new("", make)), Duration::from_secs);
         let shown = |token: OAuthToken| (token.token, token.lifetime_ms);
         assert_eq!(shown(shared.wait(at(0)).unwrap()), ("1".to_owned(), 900_000));
-        let closed = GATE.lock().unwrap();
+        let closed = GATE.lock();
         assert_eq!(shown(shared.get(at(600)).unwrap()), ("1".to_owned(), 900_000));
         assert_eq!(shown(shared.get(at(720)).unwrap()), ("1".to_owned(), 732_500));
         drop(closed);
-        while shared.state().is_fetching {
+        while shared.state.lock().is_fetching {
             thread::yield_now();
         }
         assert_eq!(shown(shared.get(at(730)).unwrap()), ("2".to_owned(), 1_800_000));

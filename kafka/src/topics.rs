@@ -1,11 +1,12 @@
 //! The source topics of a service, and librdkafka's lists of their partitions.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::Source;
 
-use crate::{client::lock, ffi};
+use crate::ffi;
 
 /// The source of a record or partition: an index into [`Topics`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,7 +100,7 @@ impl Topics {
             self.names.extend(new);
         }
         let subscribed = sources.iter().filter_map(|source| Some((self.find(&source.topic)?, !source.by_pattern)));
-        *lock(&self.subscribed) = subscribed.collect();
+        *self.subscribed.lock() = subscribed.collect();
     }
 
     pub fn name(&self, source: SourceIndex) -> &str {
@@ -108,12 +109,12 @@ impl Topics {
 
     /// Returns the names of the topics that are read now.
     pub fn names(&self) -> Vec<&str> {
-        lock(&self.subscribed).iter().map(|(source, _)| self.name(*source)).collect()
+        self.subscribed.lock().iter().map(|(source, _)| self.name(*source)).collect()
     }
 
     /// Returns the names of the topics that are read now and have to exist.
     pub(crate) fn required_names(&self) -> Vec<&str> {
-        lock(&self.subscribed).iter().filter(|(_, required)| *required).map(|(source, _)| self.name(*source)).collect()
+        self.subscribed.lock().iter().filter(|(_, required)| *required).map(|(source, _)| self.name(*source)).collect()
     }
 
     pub fn find(&self, topic: &str) -> Option<SourceIndex> {

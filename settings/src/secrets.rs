@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, fs, io};
+
+use parking_lot::Mutex;
 
 /// The properties that a client takes while it lives.
 const LOGIN: [&str; 2] = ["sasl.username", "sasl.password"];
@@ -28,7 +30,7 @@ impl Secrets {
 
     /// Returns the values in force.
     pub fn values(&self) -> BTreeMap<String, String> {
-        self.lock().clone()
+        self.0.values.lock().clone()
     }
 
     /// Returns how often the user or the password of SASL has changed.
@@ -44,23 +46,19 @@ impl Secrets {
     /// Takes over other values, for all clones. `files_changed` says that a file has changed which librdkafka reads
     /// when it makes a client.
     pub fn renew(&self, values: BTreeMap<String, String>, files_changed: bool) {
-        let mut old = self.lock();
+        let mut old = self.0.values.lock();
         let changed = values.iter().filter(|(name, value)| old.get(*name) != Some(value));
         let (login, others): (Vec<_>, Vec<_>) = changed.partition(|(name, _)| LOGIN.contains(&name.as_str()));
         self.0.login.fetch_add(u64::from(!login.is_empty()), Ordering::Release);
         self.0.others.fetch_add(u64::from(files_changed || !others.is_empty()), Ordering::Release);
         *old = values;
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.values.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Shows the properties without their values.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.lock().keys()).finish()
+        f.debug_set().entries(self.0.values.lock().keys()).finish()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::{io, path::Path};
 
+use parking_lot::RwLock;
 use subtle::ConstantTimeEq;
 
 /// The fewest characters of a token. A shorter token can be guessed.
@@ -27,12 +28,12 @@ impl SharedToken {
 
     /// Returns the token in force.
     pub fn get(&self) -> Token {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Replaces the token, for all clones.
     pub fn set(&self, token: Token) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = token;
+        *self.0.write() = token;
     }
 }
 

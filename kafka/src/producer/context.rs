@@ -1,9 +1,9 @@
 //! Collects failed deliveries, failed transactions and broken connections from librdkafka's callbacks.
 
 use std::cell::Cell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
@@ -26,7 +26,7 @@ pub(super) struct DeliveryContext {
 
 impl DeliveryContext {
     fn fail(&self, tag: usize, failure: Failure) {
-        client::lock(&self.failures).push((tag, failure));
+        self.failures.lock().push((tag, failure));
         self.failed.store(true, Ordering::Release);
     }
 
@@ -34,19 +34,19 @@ impl DeliveryContext {
         if !self.failed.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *client::lock(&self.failures))
+        std::mem::take(&mut *self.failures.lock())
     }
 
     /// Forgets the former transaction.
     pub fn begin(&self) {
         self.transaction_failed.store(false, Ordering::Release);
-        *client::lock(&self.denial) = None;
+        *self.denial.lock() = None;
     }
 
     /// Returns the error for a topic that the last transaction may not write to. librdkafka mentions the topic only in
     /// its log.
     pub fn denial(&self) -> Option<TransactionError> {
-        let denial = client::lock(&self.denial).take()?;
+        let denial = self.denial.lock().take()?;
         let source = ClientError::new(format!("{denial}: grant WRITE and DESCRIBE on the topic"));
         Some(TransactionError { class: ErrorClass::Fatal, kind: ErrorKind::Denied, source })
     }
@@ -72,7 +72,7 @@ impl ClientContext for DeliveryContext {
         }
         // The line about another topic of the same transaction names no cause of its own.
         if facility == "ADDPARTS" && message.contains("Topic authorization failed") {
-            *client::lock(&self.denial) = Some(message.to_owned());
+            *self.denial.lock() = Some(message.to_owned());
         }
         if facility == "TXNERR" {
             self.transaction_failed.store(true, Ordering::Release);
