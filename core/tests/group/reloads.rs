@@ -14,42 +14,68 @@ const CAPACITY: u64 = 100;
 /// The records that arrive at the reload.
 const BURST: u64 = 2_000;
 
+fn policy(mode: Mode, capacity: u64, cycle: Duration) -> Policy {
+    let queue_capacity = 1 << 30;
+    Policy { mode, scope: Scope::Group, max_delay: None, queue_capacity, ..Policy::new(capacity, cycle) }
+}
+
+fn params(policy: &Policy) -> GroupParams {
+    GroupParams::new(policy, GroupParams::default_ahead_time(policy.cycle), Duration::from_secs(6))
+}
+
+/// A group of one member, and its admissions of the last cycle.
+struct Only {
+    group: Group,
+    cycle: Duration,
+    window: VecDeque<Time>,
+    fullest: usize,
+}
+
+impl Only {
+    fn new(policy: &Policy, cycle: Duration) -> Only {
+        let group = Group::new(policy, 1, &["client"], Time::ZERO + Duration::from_secs(10_000), 7);
+        let mut only = Only { group, cycle, window: VecDeque::new(), fullest: 0 };
+        only.start(policy);
+        only
+    }
+
+    fn start(&mut self, policy: &Policy) {
+        self.group.params = params(policy);
+        let instance = self.group.start_with("wm-0", policy.clone(), None);
+        self.group.assign(0, Some(instance));
+    }
+
+    fn arrive(&mut self, records: u64) {
+        (0..records).for_each(|_| self.group.arrive(0, 0));
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.group.now() + time;
+        while self.group.now() < end {
+            let now = self.group.now();
+            self.group.step(STEP);
+            self.window.extend(self.group.take_admitted().iter().map(|_| now));
+            while self.window.front().is_some_and(|at| *at + self.cycle <= now) {
+                self.window.pop_front();
+            }
+            self.fullest = self.fullest.max(self.window.len());
+        }
+    }
+}
+
 /// One member without traffic reloads a cycle of a minute and six times the capacity to another policy, and gets a
 /// burst. Returns the fullest window since then, and all admissions in `time`.
-fn reload(former: Mode, mode: Mode, cycle: Duration, time: Duration) -> (u64, u64) {
-    let of = |mode, capacity, cycle| Policy {
-        mode,
-        scope: Scope::Group,
-        max_delay: None,
-        queue_capacity: 1 << 30,
-        ..Policy::new(capacity, cycle)
-    };
-    let (old, new) = (of(former, 6 * CAPACITY, Duration::from_secs(60)), of(mode, CAPACITY, cycle));
-    let mut group = Group::new(&old, 1, &["client"], Time::ZERO + Duration::from_secs(10_000), 7);
-    let only = group.start("wm-0", Scope::Group);
-    group.assign(0, Some(only));
-    let reload_at = group.now() + Duration::from_secs(30);
-    while group.now() < reload_at {
-        group.step(STEP);
-    }
-    let params = GroupParams::new(&new, GroupParams::default_ahead_time(cycle), Duration::from_secs(6));
-    let instance = group.instances[only].as_mut().expect("a live instance");
-    instance.group.as_mut().expect("a member").0.change(params, &new);
-    instance.throttle.handle_policy(reload_at, new);
-    (0..BURST).for_each(|_| group.arrive(0, 0));
-    let (mut window, mut sum, mut fullest) = (VecDeque::new(), 0, 0);
-    while group.now() < reload_at + time {
-        let now = group.now();
-        group.step(STEP);
-        let admitted = group.take_admitted().len() as u64;
-        window.push_back((now, admitted));
-        sum += admitted;
-        while window.front().is_some_and(|(at, _)| *at + cycle <= now) {
-            sum -= window.pop_front().expect("a front").1;
-        }
-        fullest = fullest.max(sum);
-    }
-    (fullest, group.counts.admitted)
+fn reload(former: Mode, mode: Mode, cycle: Duration, time: Duration) -> (usize, u64) {
+    let (old, new) = (policy(former, 6 * CAPACITY, Duration::from_secs(60)), policy(mode, CAPACITY, cycle));
+    let mut only = Only::new(&old, cycle);
+    only.run(Duration::from_secs(30));
+    let (now, index) = (only.group.now(), only.group.find("wm-0"));
+    let instance = only.group.instances[index].as_mut().expect("a live instance");
+    instance.group.as_mut().expect("a member").0.change(params(&new), &new);
+    instance.throttle.handle_policy(now, new);
+    only.arrive(BURST);
+    only.run(time);
+    (only.fullest, only.group.counts.admitted)
 }
 
 /// A member went on with the hold of the former cycle, many times the capacity, until its first state of the new one:
@@ -62,8 +88,31 @@ fn a_hold_of_another_cycle_or_mode_is_not_used() {
             let (cycle, time) = (Duration::from_secs(seconds), Duration::from_secs(seconds * 3));
             let (fullest, admitted) = reload(former, mode, cycle, time);
             println!("{former:?} to {mode:?}, {cycle:?}: {fullest} in a window, {admitted} in all");
-            assert!(fullest <= CAPACITY, "{former:?} to {mode:?}, {cycle:?}: {fullest} in a window of {CAPACITY}");
+            assert!(
+                fullest <= CAPACITY as usize,
+                "{former:?} to {mode:?}, {cycle:?}: {fullest} in a window of {CAPACITY}"
+            );
             assert!(admitted >= CAPACITY, "{former:?} to {mode:?}, {cycle:?}: {admitted} in all");
         }
+    }
+}
+
+/// The window of a former cycle of 10 s has forgotten records that the one of a minute must still hold.
+#[test]
+fn a_restart_with_a_longer_cycle_charges_the_whole_hold() {
+    let (short, long) = (Duration::from_secs(10), Duration::from_secs(60));
+    for mode in [Mode::Shape, Mode::Reject] {
+        let [old, new] = [short, long].map(|cycle| policy(mode, CAPACITY, cycle));
+        let mut only = Only::new(&old, long);
+        only.run(short);
+        only.arrive(CAPACITY);
+        only.run(short * 3);
+        assert_eq!(only.group.counts.admitted, CAPACITY);
+        only.group.kill(only.group.find("wm-0"));
+        only.start(&new);
+        only.arrive(CAPACITY);
+        only.run(long * 3);
+        assert!(only.fullest <= CAPACITY as usize, "{mode:?}: {} in a window of {CAPACITY}", only.fullest);
+        assert!(only.group.counts.admitted > CAPACITY, "{mode:?}: none was admitted after the restart");
     }
 }
