@@ -18,6 +18,9 @@ use watermaster_core::window::slice_width;
 /// The seed of all traffic here.
 const SEED: u64 = 1;
 
+/// An owner that is away now and then is so in each period.
+const PERIOD: Duration = Duration::from_millis(100);
+
 /// A client that sends at equal intervals, at 0.8 of its share.
 const REGULAR: &str = "b";
 
@@ -69,7 +72,7 @@ struct Case {
     cycle: Duration,
     cycles: f64,
     flood: Flood,
-    /// The owner does nothing in the first part of each tenth of a second.
+    /// The owner does nothing in this first part of each [`PERIOD`].
     away: Duration,
 }
 
@@ -89,6 +92,12 @@ impl Case {
     /// Each client's share, in records a second.
     fn share(&self) -> f64 {
         self.capacity as f64 / self.cycle.as_secs_f64() / (3 + self.flood.clients()) as f64
+    }
+
+    /// The longest wait that a regular client may notice: a queue of its own with its share as the rate would let a
+    /// record wait for one record at most; beside other clients it may wait for another one.
+    fn law(&self) -> Duration {
+        Duration::from_secs_f64(2.0 / self.share()) + Duration::from_millis(10)
     }
 
     /// The times of all records, in cycles, with their clients: three polite ones, and after a quiet cycle the flood.
@@ -137,12 +146,17 @@ impl Case {
 
     /// The next moment at which the owner is there.
     fn there(&self, at: Time) -> Time {
-        let phase = Duration::from_nanos(at.since(START).as_nanos() as u64 % 100_000_000);
+        let phase = Duration::from_nanos(at.since(START).as_nanos() as u64 % PERIOD.as_nanos() as u64);
         if phase < self.away { at + (self.away - phase) } else { at }
     }
 
     fn run(&self) -> Outcome {
-        let mut sim = Sim::new(policy(self.capacity, self.cycle), 5);
+        let mut policy = policy(self.capacity, self.cycle);
+        if !self.away.is_zero() {
+            // The bucket is as deep as two rounds of an owner that commits so often.
+            policy.commit_interval = PERIOD;
+        }
+        let mut sim = Sim::new(policy, 5);
         let (mut vain, mut decided) = (0, 0);
         for (at, client) in self.traffic() {
             let at = START + self.cycle.mul_f64(at);
@@ -205,13 +219,11 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
-/// A queue of its own with its share as the rate would let a record of the regular client wait for one record at most;
-/// beside other clients it may wait for another one.
 #[test]
 fn a_regular_client_within_its_share_does_not_notice_a_flood() {
     for case in cases() {
         let outcome = case.run();
-        let law = Duration::from_secs_f64(2.0 / case.share()) + Duration::from_millis(10);
+        let law = case.law();
         println!(
             "{}/{:?} {:?}: p99 {:?} (law {law:?}), used {:.4}, {} of {} in vain",
             case.capacity, case.cycle, case.flood, outcome.regular_p99, outcome.used, outcome.vain, outcome.admitted
@@ -221,6 +233,21 @@ fn a_regular_client_within_its_share_does_not_notice_a_flood() {
         // The owner is woken for nothing at most once in a slice, and once for each record.
         let slices = case.cycle.div_duration_f64(slice_width(case.cycle)) * case.cycles;
         assert!(outcome.vain <= outcome.admitted + slices as u64, "{case:?}: {} of {}", outcome.vain, outcome.admitted);
+    }
+}
+
+/// An owner is away for a part of each tenth of a second. A regular client waits for it to come back, twice at most, and
+/// the gaps cost little of the capacity.
+#[test]
+fn gaps_of_the_owner_are_made_up_for() {
+    let sizes = |case: &Case| (800..=20_000).contains(&case.capacity);
+    let cases = cases().filter(|case| sizes(case) && matches!(case.flood, Flood::Steady | Flood::Random));
+    for case in cases.flat_map(|case| [30, 60, 90].map(|gap| Case { away: Duration::from_millis(gap), ..case })) {
+        let outcome = case.run();
+        println!("{case:?}: p99 {:?}, used {:.4}", outcome.regular_p99, outcome.used);
+        assert!(outcome.fullest_window <= case.capacity, "{case:?}: {}", outcome.fullest_window);
+        assert!(outcome.regular_p99 <= case.law() + PERIOD * 2, "{case:?}: {:?}", outcome.regular_p99);
+        assert!(outcome.used >= 0.95, "{case:?}: {}", outcome.used);
     }
 }
 
