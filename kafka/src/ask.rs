@@ -75,6 +75,8 @@ pub struct TopicFacts {
     pub min_insync_replicas: Option<u64>,
     /// `None` also if unlimited.
     pub retention: Option<Duration>,
+    /// The age from which on a record is refused, by its timestamp; `None` also if any age is taken.
+    pub refused_age: Option<Duration>,
     pub compacted: Option<bool>,
 }
 
@@ -90,6 +92,10 @@ impl TopicFacts {
         self.max_message_bytes = number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
         self.min_insync_replicas = number("min.insync.replicas").and_then(|count| count.try_into().ok());
         self.retention = number("retention.ms").and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
+        // Brokers say "any age" with the largest number.
+        let refused = number("message.timestamp.before.max.ms").filter(|ms| *ms < i64::MAX);
+        let refused = refused.filter(|_| value("message.timestamp.type").as_deref() != Some("LogAppendTime"));
+        self.refused_age = refused.and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
         self.compacted = value("cleanup.policy").map(|policy| policy.contains("compact"));
     }
 }

@@ -100,13 +100,20 @@ fn missing_topics_are_made_by_the_commands_that_the_check_prints() {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn dead_letters_that_are_deleted_within_a_day_fail_a_strict_check() {
+fn dead_letters_that_are_deleted_within_a_day_or_refused_fail_a_strict_check() {
     let broker = Broker::of_this_run();
-    let rig = Rig::with_topics(&broker, "short", |topic| topic.set("retention.ms", "60000"));
+    let rig = Rig::with_topics(&broker, "short", |topic| {
+        topic.set("retention.ms", "60000");
+        topic.set("message.timestamp.before.max.ms", "30000");
+    });
     let config = rig.config(rig.service(1_000, "1s", "client_from = [\"topic\"]", ""));
     let (code, said) = check(&config);
     let warned = "deletes dead letters after 1m, before a person can look at them: set retention.ms to 604800000";
     assert_eq!((code, said.contains(&format!("{}: {warned}", rig.dead_letter))), (Some(0), true), "{said}");
+    for topic in [&rig.target, &rig.dead_letter] {
+        let warned = "refuses records that are 30s old by their timestamp, and the sources keep records for longer";
+        assert!(said.contains(&format!("{topic}: {warned}")), "{said}");
+    }
     assert_eq!(check_with(&config, &["--strict"]).0, Some(78));
 }
 

@@ -58,6 +58,16 @@ pub(super) fn compare(service: &Service, topics: &BTreeMap<String, TopicFacts>) 
         find(topic, fewer.map(|fewer| Problem::warning(text(fewer))));
         let text = "is compacted: it refuses records without a key, and drops older ones of the same key";
         find(topic, (facts.compacted == Some(true)).then(|| Problem::warning(text)));
+        let keeps_longer = |age| sources.iter().any(|source| source.retention.is_none_or(|kept| kept > age));
+        let text = |age| {
+            format!(
+                "refuses records that are {} old by their timestamp, and the sources keep records for longer: set \
+                 message.timestamp.before.max.ms to the sources' retention.ms or more",
+                humantime::format_duration(age)
+            )
+        };
+        let refused = facts.refused_age.filter(|age| keeps_longer(*age));
+        find(topic, refused.map(|age| Problem::warning(text(age))));
         let is_dead_letter = service.dead_letters().contains(&topic);
         let short = facts.retention.filter(|retention| is_dead_letter && *retention < LEAST_RETENTION);
         let text = |retention| {
