@@ -15,8 +15,10 @@ pub enum Reason {
     #[strum(message = "The record was not processed: it names no client; give it a valid client id and send it again")]
     Anonymous,
     /// The source does not allow this client.
-    #[strum(message = "The record was not processed: this topic does not allow its client; correct the client id and \
-        send it again, or ask the operators to allow the client")]
+    #[strum(
+        message = "The record was not processed: the source topic does not allow its client; correct the client id \
+        and send it again, or ask the operators to allow the client"
+    )]
     UnknownClient,
     /// The registry is full.
     #[strum(message = "The record was not processed: too many clients are active; send it again later, or ask the \
@@ -51,8 +53,8 @@ pub enum Reason {
         again, or ask the operators to redrive it")]
     Expired,
     /// The target refuses it for good.
-    #[strum(message = "The record was not processed: the service's topic can't take it, so correct it before it is \
-        sent again")]
+    #[strum(message = "The record was not processed: the service's topic can't take it; correct it before you send \
+        it again")]
     Undeliverable,
 }
 
@@ -62,7 +64,7 @@ impl Reason {
     /// The names of all reasons, in the same order.
     pub const NAMES: &[&str] = <Reason as VariantNames>::VARIANTS;
 
-    /// A sentence for the people of the product: the record was not processed, why, and what they can do.
+    /// A sentence for the people of the product: "The record was not processed: ", the cause, "; ", and a remedy.
     pub fn message(self) -> &'static str {
         self.get_message().expect("each reason has a message")
     }

@@ -19,12 +19,7 @@ impl Scheduler {
             }
             Reason::ClientLimit => self.exhausted_limit(now, client),
             Reason::Held => Grounds { quota: None, rule: self.hold(client).map(|rule| rule.name.clone()) },
-            Reason::Anonymous
-            | Reason::UnknownClient
-            | Reason::TooManyClients
-            | Reason::QueueFull
-            | Reason::Expired
-            | Reason::Undeliverable => Grounds::default(),
+            _ => Grounds::default(),
         }
     }
 

@@ -26,7 +26,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-pub(in crate::admin) static FILES: [PageFile; 17] = [
+pub(in crate::admin) static FILES: [PageFile; 18] = [
     file("/", HTML, include_str!("page/index.html")),
     file("/console/style.css", CSS, include_str!("page/style.css")),
     file("/console/icon.svg", SVG, include_str!("page/icon.svg")),
@@ -41,6 +41,7 @@ pub(in crate::admin) static FILES: [PageFile; 17] = [
     file("/console/service.js", SCRIPT, include_str!("page/service.js")),
     file("/console/client.js", SCRIPT, include_str!("page/client.js")),
     file("/console/letters.js", SCRIPT, include_str!("page/letters.js")),
+    file("/console/causes.js", SCRIPT, include_str!("page/causes.js")),
     file("/console/pace.js", SCRIPT, include_str!("page/pace.js")),
     file("/console/rules.js", SCRIPT, include_str!("page/rules.js")),
     file("/console/changes.js", SCRIPT, include_str!("page/changes.js")),

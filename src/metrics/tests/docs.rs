@@ -1,9 +1,10 @@
 //! `docs/metrics.md`, generated from the table.
 
-use std::{fmt::Write, path::Path};
+use std::fmt::Write;
 
 use crate::metrics::table::{Metric, TABLE, Unit};
 use crate::rules::{CHANGE_RESULTS, CHANGE_VERBS, UNREADABLE};
+use crate::tests::assert_current;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 
 const HEAD: &str = "\
@@ -126,12 +127,6 @@ fn uncharted() -> String {
 
 #[test]
 fn pages_about_metrics_are_current() {
-    for (file, page) in [("docs/metrics.md", markdown()), ("grafana/not-charted.md", uncharted())] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(&path, &page).unwrap();
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(written == page, "{file} differs from the table; UPDATE_DOCS=1 rewrites it");
-    }
+    assert_current("docs/metrics.md", &markdown());
+    assert_current("grafana/not-charted.md", &uncharted());
 }

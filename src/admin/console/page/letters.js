@@ -1,25 +1,12 @@
 // The dead letters of a service: how many, why, and of which clients.
 
+import { CAUSES } from './causes.js';
 import { card, facts, h, id, keyed, put, setText } from './dom.js';
 import { get } from './api.js';
 import { bar } from './chart.js';
 import { hrefOf, state } from './overview.js';
 import { tabs } from './service.js';
 import { count, moment, plural, records, sum, time } from './format.js';
-
-/** Each reason in plain words. */
-const REASONS = {
-  anonymous: 'Records that name no client.',
-  unknown_client: 'Records of clients that their topic does not allow.',
-  too_many_clients: 'Records of new clients while too many clients were active.',
-  client_limit: 'Records above the own limit of their client.',
-  held: 'Records of clients that a rule holds.',
-  over_allocation: 'Records above the grant of their client.',
-  capacity_in_use: 'Records above the share of their client, while others used the rest of the capacity.',
-  queue_full: 'Records for which the backlog had no room.',
-  expired: 'Records that were delayed for too long.',
-  undeliverable: 'Records that the target refuses for good.',
-};
 
 /** Makes a list of reasons with bars, those that occurred first. */
 export function reasons(counts) {
@@ -29,7 +16,7 @@ export function reasons(counts) {
   return h('ul', { class: 'reasons' }, found.map(([reason, n]) => h('li', {},
     h('span', { class: 'code' }, reason), h('b', {}, count(n)),
     bar([{ colour: 'c1', value: n }], most, `${reason}: ${records(n)}`),
-    h('span', { class: 'why' }, REASONS[reason] ?? ''))));
+    h('span', { class: 'why' }, CAUSES[reason] ?? ''))));
 }
 
 /** Makes the entry of one dead letter: its headers open below it. */
