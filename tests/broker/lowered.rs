@@ -161,6 +161,10 @@ mod long {
             let rounds = watermaster.metric("watermaster_rounds_total", &[&format!("outcome=\"{outcome}\"")]);
             eprintln!("rounds {outcome}: {}", rounds.unwrap_or(0.0));
         }
+        assert!(
+            watermaster.log().contains("a quota of the broker delays its answers"),
+            "the log does not tell of the quota"
+        );
         assert_eq!(watermaster.terminate(Duration::from_secs(30)).code(), Some(0), "{}", watermaster.log());
 
         let mut target = std::collections::HashSet::new();

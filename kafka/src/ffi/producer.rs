@@ -4,7 +4,7 @@
 //! of the processor time of a forwarded record. librdkafka shows them to an acknowledgement function in the thread that
 //! took the broker's answer, but has to know it when the client is made.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{ptr, time::Duration};
 
 use rdkafka::client::{Client, ClientContext};
@@ -47,6 +47,8 @@ pub(in super::super) trait Deliveries: ClientContext {
     fn delivered(&self, record: &SentRecord<'_>);
     /// Takes a record that librdkafka has given up, in the thread that serves the events.
     fn given_up(&self, record: &SentRecord<'_>, error: Code);
+    /// Learns that a quota made a broker hold its answers to this client back, in the thread that serves the events.
+    fn throttled(&self, broker: &str, millis: i32);
 }
 
 /// Makes the client of a producer. Another thread has to serve its events.
@@ -60,6 +62,7 @@ pub(in super::super) fn producer<C: Deliveries>(config: &ClientConfig, context: 
     // is there already.
     unsafe {
         sys::rd_kafka_conf_set_events(native.ptr(), events);
+        sys::rd_kafka_conf_set_throttle_cb(native.ptr(), Some(on_throttle::<C>));
         sys::rd_kafka_conf_interceptor_add_on_new(native.ptr(), NAME.as_ptr(), Some(on_new::<C>), ptr::null_mut());
     }
     Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)
@@ -88,6 +91,18 @@ unsafe extern "C" fn on_acknowledgement<C: Deliveries>(
         context.delivered(&SentRecord(message));
     }
     RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
+unsafe extern "C" fn on_throttle<C: Deliveries>(
+    _: *mut sys::rd_kafka_t, broker: *const c_char, _: i32, millis: c_int, context: *mut c_void,
+) {
+    // SAFETY: the name of the broker is a C string, which lives until this returns. The opaque pointer of a client is its
+    // context, which the client keeps until all its threads ended.
+    let (broker, context) = unsafe { (text(broker), &*context.cast::<C>()) };
+    // librdkafka also tells the first answer without a delay.
+    if millis > 0 {
+        context.throttled(&broker.unwrap_or_default(), millis);
+    }
 }
 
 /// Waits for a producer's next event, at most for `timeout`, and serves it.

@@ -98,6 +98,12 @@ impl Deliveries for DeliveryContext {
     fn given_up(&self, record: &SentRecord<'_>, error: Code) {
         self.fail(record.tag(), failure(&record.topic(), RdkafkaError::MessageProduction(error)));
     }
+
+    fn throttled(&self, broker: &str, millis: i32) {
+        let why =
+            format!("[thrd:{broker}]: a quota of the broker delays its answers to this client, now by {millis} ms");
+        client::log(RDKafkaLogLevel::Warning, "THROTTLE", &why);
+    }
 }
 
 /// Classifies an error of a record that was handed to librdkafka.
