@@ -182,8 +182,8 @@ fn kind(facility: &str, message: &str) -> String {
 /// all lines below critical are warnings at most.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
-        // The next call fails for this, and its caller knows whether that is an error: instances that begin a group at the
-        // same moment fence one another.
+        // The next call fails for this, and its caller knows whether that is an error: instances that begin a group at
+        // the same moment fence one another.
         _ if message.contains("fenced by a newer instance") => {
             tracing::debug!(target: "librdkafka", "{facility}: {message}");
         }

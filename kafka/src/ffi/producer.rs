@@ -96,8 +96,8 @@ unsafe extern "C" fn on_acknowledgement<C: Deliveries>(
 unsafe extern "C" fn on_throttle<C: Deliveries>(
     _: *mut sys::rd_kafka_t, broker: *const c_char, _: i32, millis: c_int, context: *mut c_void,
 ) {
-    // SAFETY: the name of the broker is a C string, which lives until this returns. The opaque pointer of a client is its
-    // context, which the client keeps until all its threads ended.
+    // SAFETY: the name of the broker is a C string, which lives until this returns. The opaque pointer of a client is
+    // its context, which the client keeps until all its threads ended.
     let (broker, context) = unsafe { (text(broker), &*context.cast::<C>()) };
     // librdkafka also tells the first answer without a delay.
     if millis > 0 {
