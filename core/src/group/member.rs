@@ -230,7 +230,7 @@ impl Member {
                 self.holding.note_state(state.seq);
             }
             // Another member claimed the seat after the own last state, whose outcome this one did not learn.
-            Some(LastState { state, .. }) if self.exit.leaving && state.kind == StateKind::Left => {
+            Some(LastState { state, .. }) if state.kind == StateKind::Left && self.last_state_is_in_doubt() => {
                 self.exit.left = true;
             }
             Some(LastState { state, .. }) if self.announced.began && state.kind != StateKind::Claimed => {
@@ -273,6 +273,11 @@ impl Member {
         (self.announced.committed, self.announced.flight, self.announced.told) = (None, None, None);
         self.split.forget_shortage();
         admissions.forget();
+    }
+
+    /// Returns whether this life's last state may be committed.
+    fn last_state_is_in_doubt(&self) -> bool {
+        self.announced.flight.as_ref().is_some_and(|flight| flight.state.kind == StateKind::Left)
     }
 
     /// The own state that was on its way is committed.

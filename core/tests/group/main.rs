@@ -110,6 +110,15 @@ fn no_window_of_the_group_holds_more_than_circulates() {
     assert!(count < 10 || used[used.len() / 2] > 0.93, "the group uses {:.3} of the capacity", used[used.len() / 2]);
 }
 
+/// Two processes had one id, and both were told to leave. The second one's last state was in the log when the first one
+/// looked, which took it for the end of its own seat: "left", although it had been replaced.
+#[test]
+fn a_process_is_replaced_by_another_one_that_left_under_its_id() {
+    for outcome in run_all(820..821, None, |_| false) {
+        assert!(outcome.violation.is_none(), "{outcome}");
+    }
+}
+
 #[test]
 fn every_planted_mistake_is_found() {
     for mistake in Mistake::ALL {
