@@ -63,7 +63,7 @@ pub struct GroupParams {
     pub capacity: u64,
     pub cycle: Duration,
     pub mode: Mode,
-    /// The time for which the announced admissions of this member's states may be made.
+    /// The longest time for which the announced admissions of this member's states may be made.
     pub ahead_time: Duration,
     /// The silence after which a member counts as stopped; longer in a very large group, as the next time is: see
     /// [`times`](GroupParams::times).
@@ -96,8 +96,7 @@ impl GroupParams {
         }
     }
 
-    /// The default of the time for which announced admissions may be made: they stay idle for that time and a cycle
-    /// after a crash, which matters more when the cycle is short.
+    /// The default of the longest time for which announced admissions may be made.
     pub fn default_ahead_time(cycle: Duration) -> Duration {
         (cycle * 3).clamp(AHEAD_TIMES.0, AHEAD_TIMES.1)
     }

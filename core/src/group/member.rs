@@ -307,6 +307,11 @@ impl Member {
         self.announced.committed.iter().chain(&self.announced.flight)
     }
 
+    /// The end of the time for which admissions are announced. That of a state in doubt may be the earlier one.
+    fn announced_until(&self) -> Time {
+        self.announcements().map(|state| state.until).min().unwrap_or(Time::ZERO)
+    }
+
     /// The last committed state, unless it is of another cycle or mode: what it held may be many times the capacity of
     /// this cycle. The first state of this one burns the rest.
     fn last_announced(&self) -> Option<&Announcement> {
@@ -316,8 +321,10 @@ impl Member {
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&self, now: Clocks) -> GroupPart {
         let may_admit = !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict();
-        let Some(last) = self.last_announced().filter(|_| may_admit) else { return GroupPart::NONE };
-        let left = last.until.since(now.fast);
+        if !may_admit || self.last_announced().is_none() {
+            return GroupPart::NONE;
+        }
+        let left = self.announced_until().since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let later = self.holding.later().sum();
         let limit = self.holding.hold().saturating_sub(later);
@@ -337,7 +344,7 @@ impl Member {
             _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
-            Some(last) if is_used || now.fast > last.until => MemberState::Waiting,
+            Some(_) if is_used || now.fast > self.announced_until() => MemberState::Waiting,
             Some(_) => MemberState::Active,
         }
     }

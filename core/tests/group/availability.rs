@@ -190,7 +190,9 @@ fn a_rolling_restart_costs_nothing() {
     }
 }
 
-/// Nothing was admitted for a cycle in the former protocol.
+/// Nothing was admitted for a cycle in the former protocol. Later, 5 % was missing at full load with a cycle of 10 s: what
+/// the killed instance had announced counted for half a minute and a cycle, however short the time in which it would have
+/// been used.
 #[test]
 fn a_killed_instance_goes_on_where_it_was() {
     for mode in BOTH {
@@ -208,13 +210,10 @@ fn a_killed_instance_goes_on_where_it_was() {
                 let first = pair.until_admission(Duration::from_secs(60));
                 pair.run((pair.cycle * 2).min(Duration::from_secs(1_200)));
                 let (capacity, rate) = (pair.capacity(), pair.rate);
-                // The records that may have been admitted after the last state count for a cycle and half a minute. With a
-                // cycle of an hour, some more wait after a third of it.
-                let least = if cycle > 600 { 0.9 } else { 0.94 };
                 let mut case = pair.end(&format!(", first after {first:.2?}"));
                 // A single instance, which charges nothing, begins with an empty window: one cycle's capacity more.
                 case.single.admitted = case.single.admitted.min(2 * capacity);
-                judge(&case, capacity, least, 0);
+                judge(&case, capacity, 0.97, 0);
                 let between = Duration::from_secs_f64(2.0 / rate);
                 assert!(first <= Duration::from_secs(1) + between, "the first admission came after {first:?}");
             }
@@ -247,7 +246,7 @@ fn an_outage_of_the_control_topic_delays_only() {
         for &cycle in cycles() {
             for (load, seconds) in [(0.3, 30), (0.9, 30), (0.9, 5)] {
                 // A transaction of half a second is much of a short cycle.
-                let seeds = if cycle > 10 { 1..=1 } else { 1..=8 };
+                let seeds = if cycle > 10 { 1..=1 } else { 1..=40 };
                 let (mut after, mut possible) = (0, 0.0);
                 for seed in seeds {
                     let (admitted, most) = outage(mode, cycle, load, seconds, seed);

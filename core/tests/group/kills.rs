@@ -114,7 +114,7 @@ fn run(mode: Mode, cycle: Duration, seed: u64) -> Outcome {
     Outcome { before, after, waited: waited / cycle.as_secs_f64(), rejected, fullest: group.fullest }
 }
 
-/// Three faults once kept a capacity idle here:
+/// Four faults once kept a capacity idle here:
 /// - The admissions that a killed member may have made after its last state count for half a minute longer than a
 ///   cycle. The member that came back under its id took them for departures that its pace has to last until, so it kept
 ///   the hold for several cycles' records, and gave nothing back for half a minute. Clients within their shares waited
@@ -123,6 +123,8 @@ fn run(mode: Mode, cycle: Duration, seed: u64) -> Outcome {
 ///   states all the time. In mode reject, a member never heard that others lent, and the group used 59 %.
 /// - In mode reject, the next owner of a partition claimed only the default shares of its clients for a cycle, although
 ///   their demand was known. With cycles of 60 s the group used 92 to 94 %.
+/// - What a killed member had announced counted for half a minute longer than a cycle, although its next state was due
+///   within a quarter of a second. With cycles of 10 s the group used 94 to 96 %.
 #[test]
 fn a_member_that_comes_back_gives_back_what_others_recall() {
     for mode in [Mode::Shape, Mode::Reject] {
@@ -136,7 +138,7 @@ fn a_member_that_comes_back_gives_back_what_others_recall() {
                     percent[0], percent[1],
                 );
                 assert!(fullest <= 200 * cycle.as_secs(), "{fullest} records in a window");
-                let least = if mode == Mode::Shape { 0.95 } else { 0.93 };
+                let least = if mode == Mode::Shape { 0.96 } else { 0.95 };
                 assert!(before >= 0.95 && after >= least, "{percent:.1?} % of a single instance");
                 assert!(waited <= 0.25, "p99 {waited} cycles");
                 assert_eq!(rejected, 0, "within their shares");

