@@ -68,6 +68,25 @@ fn recall_by_one(instances: usize, cycles: f64) -> Rates {
     rates
 }
 
+/// A member that had never held its small target took a later rise of the target for the one of its start. It paced its
+/// records as if the hold had grown long ago: the client waited for 3.3 s, and 78 % of the capacity was used (in one of 60
+/// seeds, the fourth).
+#[test]
+fn a_client_that_comes_back_at_an_idle_instance_hardly_waits() {
+    let policy = Policy { max_delay: None, ..Policy::new(2_000, Duration::from_secs(10)) };
+    let rates = |cycles: f64| {
+        let rates = recall_by_one(10, cycles).into_iter();
+        rates.map(|of| of.map(|rate| rate * 2_000.0)).collect()
+    };
+    for seed in 0..6 {
+        let mut admitted = run(&policy, rates, 1, seed);
+        let used = Admitted::counts(&admitted.group).iter().sum::<u64>();
+        let waited = quantile(&mut admitted.group[2], 0.99);
+        println!("seed {seed}: {used} of 2000 used, p99 {waited:.2} s");
+        assert!(used >= 1_860 && waited <= 1.0, "seed {seed}: {used} of 2000 used, p99 {waited:.2} s");
+    }
+}
+
 #[test]
 #[ignore = "a table of measurements"]
 fn waits() {

@@ -207,9 +207,15 @@ impl Member {
         split.targets = basis.live.iter().cloned().zip(targets).collect();
         let is_short = self.holding.hold() < split.target;
         split.short_since = is_short.then(|| split.short_since.unwrap_or(now.slow));
-        // A target that only trembles does not rise.
-        let rose = split.rise.is_none_or(|(_, to)| split.target > to + capacity / 64);
-        split.rise = is_short.then(|| if rose { (now.slow, split.target) } else { split.rise.unwrap_or_default() });
+        // A target that only trembles neither rises nor falls. A fall counts once the hold has had the time to grow.
+        let step = capacity / 64;
+        let (since, to) = split.rise.unwrap_or_default();
+        let rise = match split.target {
+            target if split.rise.is_none() || target > to + step => (now.slow, target),
+            target if target + step < to && now.slow > since + self.params.window() => (since, target),
+            _ => (since, to),
+        };
+        split.rise = is_short.then_some(rise);
     }
 
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
