@@ -26,14 +26,14 @@ const MAX_MOVES: usize = 64;
 const LEAST_AHEAD: Duration = Duration::from_millis(500);
 /// … and, where that is a small part of a cycle, for longer than a leader of the control topic usually takes to fail
 /// over. (They stay idle for a while after a crash.)
-const AHEAD: Duration = Duration::from_millis(4_500);
+const AHEAD: Duration = Duration::from_millis(4_200);
 /// The part of a cycle, beyond the first ten seconds of it, that they may take, in thousandths.
 const MAX_AHEAD: u32 = 90;
 const SHORT_CYCLE: Duration = Duration::from_secs(10);
 /// With long cycles, they are a hundredth of a cycle's, so that few states are written.
 const MIN_AHEAD: u32 = 10;
 /// The next state is due while the admissions of so long are left.
-const LEFT_AHEAD: Duration = Duration::from_secs(4);
+const LEFT_AHEAD: Duration = Duration::from_millis(3_700);
 /// The shortest time for which announced admissions may be made.
 const LEAST_AHEAD_TIME: Duration = Duration::from_secs(1);
 
