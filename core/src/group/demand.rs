@@ -14,7 +14,7 @@ use crate::units::{Time, nanos};
 /// A backlog counts once it has been there for this long: small ones come and go.
 const LASTING: Duration = Duration::from_millis(150);
 /// The time over which arrivals are averaged.
-const AVERAGED_OVER: Duration = Duration::from_secs(1);
+pub(super) const AVERAGED_OVER: Duration = Duration::from_secs(1);
 /// A backlog is to be sent within this time …
 const SENT_WITHIN: Duration = Duration::from_secs(1);
 /// … and as far as the client's default share goes within this one.
@@ -171,6 +171,14 @@ fn averaged_over(cycle: Duration) -> Duration {
     (cycle / 4).clamp(AVERAGED_OVER, AVERAGED_OVER * 5)
 }
 
+/// Returns whether two demands, of which one was averaged over a time, differ by more than random arrivals do: by two
+/// deviations of an average of Poisson arrivals, √(n · T / 2τ).
+pub(super) fn differ(one: u64, other: u64, cycle: Duration, over: Duration) -> bool {
+    let variance = u128::from(one.max(other)) * u128::from(nanos(cycle)) / (2 * u128::from(nanos(over)));
+    let difference = u128::from(one.abs_diff(other));
+    difference * difference > 4 * variance
+}
+
 /// A backlog as a demand: sent within `time`, in records per cycle.
 fn per_cycle(backlog: u64, cycle: Duration, time: Duration) -> u64 {
     let records = u128::from(backlog) * u128::from(nanos(cycle)) / u128::from(nanos(time));
@@ -196,7 +204,7 @@ impl ClientMeter {
             Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
             Mode::Reject => {
                 let of_cycles = client.last_wants.max(client.arrivals);
-                match self.has_jumped(params.cycle, of_cycles) {
+                match differ(arrivals, of_cycles, params.cycle, averaged_over(params.cycle)) {
                     // Partitions came or went: a cycle is too long to wait for.
                     true => arrivals,
                     // The last cycle may have begun before the client's records came here.
@@ -231,16 +239,6 @@ impl ClientMeter {
         };
         let part = |value: u128| value * passed / (u128::from(nanos(over)) + passed);
         self.rate = self.rate - part(self.rate) + part(sample);
-    }
-
-    /// Returns whether the arrivals of late differ from those of whole cycles by more than random arrivals do: by two
-    /// deviations of an average of Poisson arrivals, √(n · T / 2τ).
-    fn has_jumped(&self, cycle: Duration, of_cycles: u64) -> bool {
-        let lately = self.arrivals_per_cycle();
-        let variance = u128::from(lately.max(of_cycles)) * u128::from(nanos(cycle))
-            / (2 * u128::from(nanos(averaged_over(cycle))));
-        let difference = u128::from(lately.abs_diff(of_cycles));
-        difference * difference > 4 * variance
     }
 
     fn arrivals_per_cycle(&self) -> u64 {

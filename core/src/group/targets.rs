@@ -14,7 +14,7 @@ mod smooth;
 use std::collections::HashMap;
 use std::{borrow::Cow, cmp::Reverse, sync::Arc};
 
-use super::demand::SMALL_LOADS;
+use super::demand::{AVERAGED_OVER, SMALL_LOADS, differ};
 use super::loads::{ClientTable, LoadOf, MemberLoads, clients_of, name_of};
 use super::state::Load;
 use crate::allocator::{
@@ -293,6 +293,7 @@ impl Splitter {
         self.claim_groups.clear();
         self.most.clear();
         let mut clients_of_groups = vec![0; shares.groups.len()];
+        let has_jumped = |total: Load| differ(total.demand, total.wants, shares.policy.cycle, AVERAGED_OVER);
         for &number in &self.claimants {
             let (name, total) = (input.name(number), self.totals[number]);
             let (group, weight, most) = shares.place(name);
@@ -309,7 +310,7 @@ impl Splitter {
             let least = match input.mode {
                 // As within an instance: a client that clearly wants more than in the last cycle claims its share at
                 // once.
-                Mode::Shape if total.demand > total.wants + share / CLEARLY => share,
+                Mode::Shape if total.demand > total.wants + share / CLEARLY && has_jumped(total) => share,
                 Mode::Shape => 0,
                 // The wants of the last cycle stay with the former owner of a partition. By those alone, what clients
                 // of a killed instance had borrowed was idle for a cycle, and given to none.
@@ -375,6 +376,7 @@ impl Splitter {
             };
             let (weight, default_share) = (from_fractions(weight), split(grant.default_share.to_bits(), part, all));
             let default_share = Fixed::from_bits(default_share);
+            let default_share = if wants_more { default_share.min(weight) } else { default_share };
             if let Some(group) = self.claim_groups[index] {
                 let of_group = self.group_weights[group].get_or_insert(Fixed::ZERO);
                 *of_group = *of_group + weight.max(default_share);

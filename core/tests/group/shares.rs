@@ -85,6 +85,9 @@ fn at_ten(capacity: f64) -> Rates {
 /// Default shares were split by demand once, and weights by rates. Where a client had a backlog, its share was larger
 /// than its weight, and in fair queueing the larger one counts: a client that wanted 1.2 times its share got 11 % more
 /// than from one instance, at the cost of those with larger weights.
+/// Later, it still got 5 % more: its part of the default share was larger than its part of the weight of a borrower. And
+/// with long cycles, random arrivals of a client within its share made the members claim all of its share, so that the
+/// others counted as if nothing was lent.
 #[test]
 fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
     let policy = |capacity, cycle| Policy {
@@ -93,7 +96,7 @@ fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
     };
     check(&policy(400, 10), &skewed(400.0), 0.05);
     check(&policy(2_400, 60), &skewed(2_400.0), 0.05);
-    check(&policy(5_000, 5), &uneven(5_000.0), 0.05);
+    check(&policy(5_000, 5), &uneven(5_000.0), 0.02);
     // Each member's target trembles by a sixth. At the pace of the target, 5 % of the capacity was idle.
     check(&policy(2_000, 10), &at_ten(2_000.0), 0.08);
 }
