@@ -276,6 +276,8 @@ impl<'c> Engine<'c> {
         self.lose_partitions();
         // The next consumer tells only of an outage that it has met itself, and of the end of that one.
         self.reporter.status.brokers_down = false;
+        // Without partitions, no revocation has told that.
+        self.reporter.status.joined = false;
         self.rounds.round.drop_orphans(self.throttle);
         // The admissions of the round that was given up never arrive, so no count has to wait for them.
         self.job.handle.open.lock().delivered = self.throttle.admitted();

@@ -85,12 +85,15 @@ fn probe_ends(config: &ClientConfig, topics: &Topics, offsets: Vec<(SourcePartit
                     open.remove(&(source, record.partition()));
                 }
             }
-            // An unreadable record is not a hole.
-            Some(Err(error)) => {
-                let kind = error.rdkafka_error_code().map(ConsumerErrorKind::of);
-                found.out_of_range = kind == Some(ConsumerErrorKind::OutOfRange);
-                break;
-            }
+            Some(Err(error)) => match error.rdkafka_error_code().map(ConsumerErrorKind::of) {
+                // librdkafka connects to another broker.
+                Some(ConsumerErrorKind::Down | ConsumerErrorKind::BrokerLost | ConsumerErrorKind::Nothing) => {}
+                // An unreadable record is not a hole.
+                kind => {
+                    found.out_of_range = kind == Some(ConsumerErrorKind::OutOfRange);
+                    break;
+                }
+            },
             // A poll that returns nothing may have served an event, so only the queue's length tells that it is empty.
             // These ends were taken before that: all records before them have come through the queue since.
             None if ffi::waiting_records(consumer.client()) == 0 => {

@@ -17,6 +17,9 @@ use watermaster_schemas::cache::SchemaCache;
 /// The interval at which partitions that are not at their end are examined. A partition of which nothing was read
 /// between two examinations may have no record left.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// The longest time between two probes of a partition of which nothing was read. Each is a client of its own, and a
+/// transaction that is open behind the last record, perhaps for hours, looks like a hole that is not found.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The reading side of an engine.
 pub(super) struct Intake<'c> {
@@ -35,8 +38,36 @@ pub(super) struct EndChecks {
     examined: Option<Time>,
     /// All fetched records were read at some time since the last examination; otherwise records may be waiting.
     pub(super) caught_up: bool,
-    /// The positions of the partitions that were not at their end at the last examination, by number.
-    positions: HashMap<u32, i64>,
+    /// The partitions that were not at their end at the last examination, by number.
+    behind: HashMap<u32, Behind>,
+}
+
+/// A partition that is not at its end, although all fetched records were read.
+#[derive(Clone, Copy)]
+struct Behind {
+    position: i64,
+    /// The time from which on the partition may be probed, if its position has not changed, and the wait after that.
+    next: Time,
+    wait: Duration,
+}
+
+impl EndChecks {
+    /// Takes the partitions that are not at their end, with their positions. Returns those to probe: nothing was read
+    /// of them since the last examination. They are probed less and less often.
+    fn find_idle(&mut self, now: Time, behind: Vec<(u32, SourcePartition, i64)>) -> Vec<(SourcePartition, i64)> {
+        let former = std::mem::take(&mut self.behind);
+        let mut idle = Vec::new();
+        for (number, address, position) in behind {
+            let known = former.get(&number).filter(|known| known.position == position);
+            let mut entry = *known.unwrap_or(&Behind { position, next: now, wait: PROBE_INTERVAL * 2 });
+            if known.is_some() && now >= entry.next {
+                idle.push((address, position));
+                (entry.next, entry.wait) = (now + entry.wait, (entry.wait * 2).min(MAX_PROBE_INTERVAL));
+            }
+            self.behind.insert(number, entry);
+        }
+        idle
+    }
 }
 
 impl<'c> Intake<'c> {
@@ -128,10 +159,8 @@ impl<'c> Intake<'c> {
             let high = self.consumer.cached_high(address.0, address.1)?;
             (high != at).then_some((number, address, at))
         });
-        let behind: Vec<_> = behind.collect();
-        let idle = behind.iter().filter(|(number, _, at)| self.end_probe.positions.get(number) == Some(at));
-        self.consumer.probe_ends(idle.map(|(_, address, at)| (*address, *at)).collect());
-        self.end_probe.positions = behind.into_iter().map(|(number, _, at)| (number, at)).collect();
+        let idle = self.end_probe.find_idle(now, behind.collect());
+        self.consumer.probe_ends(idle);
     }
 
     /// Returns the next offset of an assigned partition, if no record of it waits for a decision or for its turn.
@@ -139,5 +168,26 @@ impl<'c> Intake<'c> {
         let tracker = throttle.ledger().tracker(number)?;
         let done = tracker.base() == tracker.next() && throttle.ledger().paused(number).is_none();
         (done && !self.has_deferred(address)).then(|| tracker.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watermaster_kafka::topics::SourceIndex;
+
+    /// The bug: behind the last record, a transaction that a producer leaves open looked like a hole that was not
+    /// found. It was looked for each 2 s, each time by a new client.
+    #[test]
+    fn partitions_of_which_nothing_is_read_are_probed_less_and_less_often() {
+        let mut checks = EndChecks::default();
+        let mut probed_at = |second: u64, position| {
+            let now = Time::ZERO + Duration::from_secs(second);
+            !checks.find_idle(now, vec![(7, (SourceIndex(0), 3), position)]).is_empty()
+        };
+        let probes: Vec<u64> = (0..120).step_by(2).filter(|second| probed_at(*second, 5)).collect();
+        assert_eq!(probes, [2, 6, 14, 30, 60, 90]);
+        // A record came.
+        assert_eq!([120, 122, 124].map(|second| probed_at(second, 6)), [false, true, false]);
     }
 }
