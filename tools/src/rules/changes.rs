@@ -324,13 +324,21 @@ pub(super) fn remove(args: &RemoveArgs) -> Result<Exit, RulesError> {
     Ok(Exit::Done)
 }
 
+/// Returns whether a rule belongs in an export: one of run time also before it begins, or while it is disabled. An
+/// expired one is kept for thirty days, and can't be put again.
+fn is_exported(rule: &RuleView) -> bool {
+    match &*rule.origin {
+        "run_time" => rule.state != "expired",
+        _ => rule.state == "in_force",
+    }
+}
+
 /// Prints the rules of run time as a file.
 pub(super) fn export(args: &ExportRulesArgs) -> Result<Exit, RulesError> {
     let target = RulesInstance::new(&args.instance)?;
-    let rules = if args.all { target.rules("&state=in_force")? } else { run_time(&target)? };
+    let rules = if args.all { target.rules("")? } else { run_time(&target)? };
     print(format_args!("[[service]]\nname = {:?}", target.service));
-    // An expired rule is kept for thirty days, and can't be put again.
-    for rule in rules.into_iter().filter(|rule| rule.state != "expired") {
+    for rule in rules.into_iter().filter(is_exported) {
         let object = rule.rule.as_object().cloned().unwrap_or_default();
         let fields = object.iter().filter(|(key, _)| *key != "name");
         let fields: String = fields.map(|(key, value)| format!("{key} = {}\n", toml(value))).collect();
@@ -480,6 +488,20 @@ mod tests {
         std::fs::write(&file, format!("{text}\n[[service.rule]]\nname = \"r\"\n{fields}")).unwrap();
         let refused = of_file(&file, "kyc").unwrap_err();
         assert!(refused.to_string().contains("another rule"), "{refused}");
+    }
+
+    /// The bug: with `--all`, a rule of run time that had not begun was left out. A `put --file --prune` of such an export
+    /// would have deleted it.
+    #[test]
+    fn rules_of_run_time_are_exported_before_they_begin() {
+        let is_exported = |origin: &str, state: &str| {
+            let view = json!({"name": "r", "origin": origin, "state": state, "etag": "", "rule": {}});
+            is_exported(&serde_json::from_value(view).unwrap())
+        };
+        let states = ["in_force", "not_yet", "disabled", "not_understood", "expired"];
+        let exported = |origin| states.into_iter().filter(|state| is_exported(origin, state)).collect::<Vec<_>>();
+        assert_eq!(exported("run_time"), states[..4]);
+        assert_eq!(exported("file"), states[..1]);
     }
 
     #[test]
