@@ -307,24 +307,20 @@ impl Member {
         self.announced.committed.iter().chain(&self.announced.flight)
     }
 
-    /// The end of the time for which admissions are announced. That of a state in doubt may be the earlier one.
-    fn announced_until(&self) -> Time {
-        self.announcements().map(|state| state.until).min().unwrap_or(Time::ZERO)
-    }
-
-    /// The last committed state, unless it is of another cycle or mode: what it held may be many times the capacity of
+    /// The end of the time for which admissions are announced; that of a state in doubt may be the earlier one. `None`
+    /// without a committed state, or if it is of another cycle or mode: what it held may be many times the capacity of
     /// this cycle. The first state of this one burns the rest.
-    fn last_announced(&self) -> Option<&Announcement> {
-        self.announced.committed.as_ref().filter(|last| last.state.terms.agree_with(&self.params.terms()))
+    fn announced_until(&self) -> Option<Time> {
+        let last = self.announced.committed.as_ref()?;
+        let is_valid = last.state.terms.agree_with(&self.params.terms());
+        self.announcements().map(|state| state.until).min().filter(|_| is_valid)
     }
 
     /// The part of the capacity that the instance may use now.
     pub fn part_now(&self, now: Clocks) -> GroupPart {
         let may_admit = !self.exit.leaving && !self.exit.is_replaced && !self.has_conflict();
-        if !may_admit || self.last_announced().is_none() {
-            return GroupPart::NONE;
-        }
-        let left = self.announced_until().since(now.fast);
+        let Some(end) = self.announced_until().filter(|_| may_admit) else { return GroupPart::NONE };
+        let left = end.since(now.fast);
         let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
         let later = self.holding.later().sum();
         let limit = self.holding.hold().saturating_sub(later);
@@ -340,11 +336,11 @@ impl Member {
 
     pub fn state(&self, now: Clocks, total: u64) -> MemberState {
         let is_used = self.announcements().any(|state| total >= state.until_total);
-        match self.last_announced() {
+        match self.announced_until() {
             _ if self.exit.left => MemberState::Left,
             _ if self.has_conflict() => MemberState::Joining,
             None => MemberState::Joining,
-            Some(_) if is_used || now.fast > self.announced_until() => MemberState::Waiting,
+            Some(end) if is_used || now.fast > end => MemberState::Waiting,
             Some(_) => MemberState::Active,
         }
     }

@@ -320,11 +320,9 @@ impl World {
         }
         let mean = self.in_force.mean(now, CYCLE);
         self.outcome.changed += u64::from(self.in_force.most(now, CYCLE) != self.in_force.now());
-        if self.configured.mode == Mode::Shape && window as f64 > mean + INSTANCES as f64 {
-            self.outcome.is_above_mean = true;
-        }
-        let tenth = self.in_force.most(now, CYCLE) as f64 / 10.0;
-        if self.configured.mode == Mode::Shape && window as f64 > mean + INSTANCES as f64 + tenth {
+        let beyond = window as f64 - mean - INSTANCES as f64;
+        self.outcome.is_above_mean |= self.configured.mode == Mode::Shape && beyond > 0.0;
+        if self.configured.mode == Mode::Shape && beyond > self.in_force.most(now, CYCLE) as f64 / 10.0 {
             self.violate(now, format!("{window} records in a window, {mean:.1} were in force on average"));
         }
     }

@@ -378,8 +378,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<Exit, RulesError> {
             None => tell('+', name, body),
         }
     }
-    // As in an export, an expired rule makes no difference: it is only kept for a while.
-    let is_more = |rule: &&RuleView| rule.state != "expired" && wanted.iter().all(|(name, _)| *name != rule.name);
+    let is_more = |rule: &&RuleView| is_exported(rule) && wanted.iter().all(|(name, _)| *name != rule.name);
     for rule in known.iter().filter(is_more) {
         tell('-', &rule.name, &rule.rule);
     }

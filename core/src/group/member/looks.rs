@@ -252,7 +252,7 @@ impl Member {
             let is_old = now.fast >= last.made + self.times.heartbeat.min(last.until.since(last.made) / 2);
             is_old || last.state.terms.capacity != self.params.capacity || is_low(last)
         };
-        let is_due = committed.is_none_or(is_superseded) || self.last_announced().is_none();
+        let is_due = committed.is_none_or(is_superseded) || self.announced_until().is_none();
         let free = (self.holding.hold() - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged = |last: &Announcement| {
